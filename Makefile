@@ -1,0 +1,53 @@
+# A fresh machine needs python3 (3.11 or 3.12, with venv) and make. Everything else goes into .venv.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-from-pyproject
+
+# What is installed before the rest, as pip's arguments: this decides whether torch is a build for the CPU or for CUDA.
+# Empty: whatever build of torch pip chooses by itself.
+TORCH ?= torch==2.13.0
+
+# The first Python that will do; a name that is only a version manager's stub fails its check.
+PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
+	$$python -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null \
+	&& echo $$python && break; done)
+
+.PHONY: run test test-long lint format bench clean install
+
+run: $(STAMP)
+	$(BIN)/python -m checkpoint
+	$(BIN)/python launch.py $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest -m "not long and not gpu" $(ARGS)
+
+test-long: lint
+	$(BIN)/python -m pytest --hypothesis-profile=long $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m bench scheduler $(ARGS)
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || test -n "$(PYTHON)" || \
+		{ echo "no python3 of version 3.11 or 3.12 with the venv module was found; name one with PYTHON=..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(if $(strip $(TORCH)),$(BIN)/python -m pip install --quiet $(TORCH))
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+# Caches and build leftovers. The environment stays; to make it anew, delete .venv.
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Every message that crosses a process; the only code that knows MessagePack and sockets."""

@@ -1,0 +1,151 @@
+"""MessagePack frames to messages and back. Nothing else in Stepahead knows MessagePack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, get_args, get_type_hints
+
+import msgpack
+
+from protocol.errors import ProtocolError
+from protocol.fields import UINT64_MAX, Kind
+from protocol.messages import Generate, Message
+
+MAX_FRAME_BYTES = 64 * 2**20
+"""No frame is larger, in either direction: a submitted prompt of 16 million tokens would still fit."""
+
+MAX_FRAME_ITEMS = 2**18
+"""Entries of all lists and maps of a frame together. A byte on the wire can become a hundred in Python (an empty map),
+so a frame's size alone would bound no memory. Columns are one entry, however long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How one message type lies in its map."""
+
+    make: Callable[..., Message]
+    kinds: tuple[tuple[str, Kind], ...]
+    optional: frozenset[str]
+    check: Callable[[Any], None] | None
+
+
+def _layout(message_type: type[Message]) -> _Layout:
+    hints = get_type_hints(message_type, include_extras=True)
+    kinds = tuple((name, hint.__metadata__[0]) for name, hint in hints.items())
+    optional = frozenset(field.name for field in fields(message_type) if field.default is not MISSING)
+    return _Layout(message_type, kinds, optional, getattr(message_type, "check", None))
+
+
+_LAYOUTS = {message_type.__name__: _layout(message_type) for message_type in get_args(Message)}
+
+
+class _Items:
+    """Counts what a frame unfolds into, while it does."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = MAX_FRAME_ITEMS
+
+    def of_list(self, entries: list[Any]) -> list[Any]:
+        self._take(1 + len(entries))
+        return entries
+
+    def of_map(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        self._take(1 + len(pairs))
+        whole = dict(pairs)
+        if len(whole) != len(pairs):
+            raise ProtocolError("a map names a key twice")
+        return whole
+
+    def _take(self, entries: int) -> None:
+        self._left -= entries
+        if self._left < 0:
+            raise ProtocolError(f"more than {MAX_FRAME_ITEMS} entries in lists and maps")
+
+
+def encode(message: Message) -> bytes:
+    """Return the frame of a message.
+
+    Raises `ProtocolError` if a field holds what its declaration does not allow, or the frame would be too large.
+    """
+    name = type(message).__name__
+    layout = _LAYOUTS[name]
+    wire: dict[str, Any] = {"type": name}
+    try:
+        for field, kind in layout.kinds:
+            wire[field] = kind.pack(getattr(message, field))
+    except ProtocolError as error:
+        raise ProtocolError(f"{name}.{field}: {error}") from None
+    if layout.check is not None:
+        layout.check(message)
+    try:
+        frame: bytes = msgpack.packb(wire)
+    except (ValueError, TypeError, OverflowError, UnicodeEncodeError) as error:
+        raise ProtocolError(f"{name} can't be carried: {error}") from None
+    if len(frame) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"{name} of {len(frame)} bytes, at most {MAX_FRAME_BYTES} are allowed")
+    return frame
+
+
+def decode(frame: bytes, *expected: type[Message]) -> Message:
+    """Return the message in a frame, checked; with `expected`, only one of those types.
+
+    Raises `ProtocolError` for whatever is not exactly a message: broken MessagePack, an unknown type, a missing or
+    unknown field, a wrong type, dtype, length or range, a frame over `MAX_FRAME_BYTES`.
+    """
+    if len(frame) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES} are allowed")
+    try:
+        wire = _unpack(frame, "strict")
+    except UnicodeDecodeError:
+        raise ProtocolError("a text is not valid UTF-8; half of a surrogate pair, perhaps") from None
+    except Exception as error:  # msgpack raises ValueError and its own exceptions
+        raise ProtocolError(f"not MessagePack: {error or type(error).__name__}") from None
+    if type(wire) is not dict:
+        raise ProtocolError(f"expected a map, got {type(wire).__name__}")
+    name = wire.pop("type", None)
+    layout = _LAYOUTS.get(name) if type(name) is str else None
+    if layout is None:
+        raise ProtocolError(f"unknown message type {name!r:.60}")
+    if expected and layout.make not in expected:
+        raise ProtocolError(f"{name} has no place here")
+    values: dict[str, Any] = {}
+    for field, kind in layout.kinds:
+        if field in wire:
+            try:
+                values[field] = kind.unpack(wire[field])
+            except ProtocolError as error:
+                raise ProtocolError(f"{name}.{field}: {error}") from None
+        elif field not in layout.optional:
+            raise ProtocolError(f"{name} lacks {field!r}")
+    if not wire.keys() <= values.keys():
+        unknown = sorted(map(repr, wire.keys() - values.keys()))
+        raise ProtocolError(f"{name} has unknown fields {', '.join(unknown):.200}")
+    message = layout.make(**values)
+    if layout.check is not None:
+        layout.check(message)
+    return message
+
+
+def _unpack(frame: bytes, unicode_errors: str) -> Any:
+    items = _Items()
+    return msgpack.unpackb(
+        frame,
+        max_array_len=MAX_FRAME_ITEMS,
+        max_map_len=MAX_FRAME_ITEMS,
+        list_hook=items.of_list,
+        object_pairs_hook=items.of_map,
+        unicode_errors=unicode_errors,
+    )
+
+
+def request_of(frame: bytes) -> int | None:
+    """Return the request's id in a `Generate` that `decode` refuses, so that its sender can be told; None without."""
+    try:
+        wire = _unpack(frame, "replace")
+        name, request = wire["type"], wire["request"]
+    except Exception:  # whatever it is, it has no request
+        return None
+    return request if name == Generate.__name__ and type(request) is int and 0 <= request <= UINT64_MAX else None

@@ -1,0 +1,347 @@
+"""Every message that crosses a process. Reading this file teaches the system.
+
+    text client ──Generate, Cancel──► frontend ──Submit, Abort──► scheduler ──Plan──► worker
+                ◄──────Chunk────────           ◄────Deltas──────           ◄─Result──
+                                                                           ◄─Failed──
+
+A thin client that has token ids may take the frontend's place. Each message is one frame: a MessagePack map of the
+field names below plus `type`, the class's name. docs/protocol.md has the rules of the conversations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import ProtocolError
+from protocol.fields import UINT64_MAX, Column, Document, Flag, Integer, Many, Maybe, Real, Text
+
+# What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
+Session = Annotated[int, Integer(1, UINT64_MAX)]  # drawn at random by one side of a handshake; a mismatch is dropped
+RequestId = Annotated[int, Integer(0, UINT64_MAX)]  # a client's counter: with its incarnation, never used twice
+Step = Annotated[int, Integer()]  # steps of a session count from 1; 0 is "none yet"
+Count = Annotated[int, Integer(0, 2**31 - 1)]
+Words = Annotated[str, Text()]
+U1 = Annotated[NDArray[np.uint8], Column("<u1")]
+U4 = Annotated[NDArray[np.uint32], Column("<u4")]
+U8 = Annotated[NDArray[np.uint64], Column("<u8")]
+
+Temperature = Annotated[float, Real(0.0, 1e6)]  # 0 is greedy
+TopK = Annotated[int, Integer(0, 2**31 - 1)]  # 0 is off
+TopP = Annotated[float, Real(0.0, 1.0)]
+MinP = Annotated[float, Real(0.0, 1.0)]
+Seed = Annotated[int, Integer(0, UINT64_MAX)]
+Seconds = Annotated[float, Real(0.0, 1e9)]
+
+
+class RowFlag(IntFlag):
+    """What a row of a plan is."""
+
+    CARRY = 1  # its one input token is last_token[slot], which the worker has and the scheduler may not have yet
+    SAMPLE = 2  # it yields a token: a prompt's chunk that is not the last does not
+
+
+class RowStatus(IntEnum):
+    """How a sampled row came out."""
+
+    OK = 0
+    NAN = 1  # its logits held no usable number; the token means nothing
+
+
+class Finish(IntEnum):
+    """Why a request ended; RUNNING while it has not."""
+
+    RUNNING = 0
+    STOP = 1  # its last token is one of the model's end tokens or of its own stop_token_ids
+    LENGTH = 2
+    ABORT = 3
+    ERROR = 4  # our fault; a text says what happened
+    REFUSED = 5  # the client's: the request can never be served; a text says why
+    TIMEOUT = 6
+
+
+# ---------------------------------------------------------------- anyone and anyone
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there? Sent when nothing else was for a while; answered by Pong at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """I am. `session` changes when the process was restarted; `step` is the last step a worker has answered."""
+
+    session: Session
+    step: Step
+
+
+# ---------------------------------------------------------------- scheduler and worker
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Scheduler to worker: be mine. `nonce` comes back in Opened, so that an answer to an older Open shows."""
+
+    nonce: Session
+    plans_in_flight: Annotated[int, Integer(1, 64)]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Worker to scheduler: a session begins, every slot is clear; this is what I am and hold."""
+
+    nonce: Session
+    session: Session
+    model: Words
+    device: Words
+    dtype: Words
+    vocab_size: Count
+    eos_token_ids: U4
+    slots: Count
+    blocks: Count  # ids 1 … blocks; block 0 is the worker's own, for padding
+    block_size: Count
+    max_batch_tokens: Count
+    max_model_len: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Worker to scheduler: no, and why. A worker has one scheduler at a time."""
+
+    nonce: Session
+    reason: Words
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Scheduler to worker: one step. Columns of one group are equally long.
+
+    A row is `count` tokens of one slot at positions position … position+count-1; a slot has at most one row in a
+    plan. `token` holds the input of the rows without CARRY, one after the other in row order. What a plan changes
+    (tables, settings) holds from its own step on.
+    """
+
+    session: Session
+    step: Step
+    settled: Step  # the newest step whose answer the scheduler had seen: a plan that knows nothing of a failure fails
+    slot: U4
+    position: U4
+    count: Annotated[NDArray[np.uint32], Column("<u4", low=1)]
+    flags: Annotated[NDArray[np.uint8], Column("<u1", high=int(RowFlag.CARRY | RowFlag.SAMPLE))]
+    token: U4
+    table_slot: U4  # block_table[table_slot][table_index] = table_block
+    table_index: U4
+    table_block: U4
+    begin_slot: U4  # requests that enter a slot with this step, and how to sample them
+    temperature: Annotated[NDArray[np.float32], Column("<f4", 0.0, 1e6)]
+    top_k: U4
+    top_p: Annotated[NDArray[np.float32], Column("<f4", 0.0, 1.0)]
+    min_p: Annotated[NDArray[np.float32], Column("<f4", 0.0, 1.0)]
+    seed: U8
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless the columns fit together."""
+        _same_length("rows", self.slot, self.position, self.count, self.flags)
+        _same_length("tables", self.table_slot, self.table_index, self.table_block)
+        _same_length("settings", self.begin_slot, self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
+        carried = self.flags & np.uint8(RowFlag.CARRY)
+        total = int(self.count.sum(dtype=np.uint64))
+        # No count is 0, so as many tokens as rows means one each: nearly every plan, and worth its microseconds.
+        if total != len(self.count) and (self.count[carried != 0] != 1).any():
+            raise ProtocolError("a row with CARRY has exactly one input token")
+        travelling = total - int(np.count_nonzero(carried))
+        if travelling != len(self.token):
+            raise ProtocolError(f"rows without CARRY count {travelling} tokens in all, {len(self.token)} came")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Worker to scheduler: what a step sampled, one entry per SAMPLE row, in the plan's order."""
+
+    session: Session
+    step: Step
+    token: U4
+    status: Annotated[NDArray[np.uint8], Column("<u1", high=int(max(RowStatus)))]
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless the columns fit together."""
+        _same_length("rows", self.token, self.status)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Worker to scheduler: a step gave nothing. `ran` is False for one that was only queued behind a failed one."""
+
+    session: Session
+    step: Step
+    ran: Annotated[bool, Flag()]
+    error: Words
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Scheduler to worker: the session is over; be free for the next scheduler."""
+
+    session: Session
+
+
+# ---------------------------------------------------------------- client (frontend or thin) and scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Client to scheduler: I am here. A new incarnation on the same connection ends the requests of the old one."""
+
+    incarnation: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """Scheduler to client: you are known; this is what can be asked for."""
+
+    incarnation: Session
+    session: Session
+    model: Words
+    vocab_size: Count
+    max_model_len: Count
+    eos_token_ids: U4
+
+
+@dataclass(frozen=True, slots=True)
+class Unattached:
+    """Scheduler to client: I don't know you (I was restarted, or you were silent too long). Attach, then resubmit."""
+
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Client to scheduler: serve this. With `output`, tokens it has already been given: serving goes on after them.
+
+    `max_tokens`, `seed` and positions count from the original prompt, so a resumed request gets the tokens that it
+    would have got. `timeout` of 0 is none.
+    """
+
+    request: RequestId
+    prompt: U4
+    output: U4
+    max_tokens: Count
+    temperature: Temperature
+    top_k: TopK
+    top_p: TopP
+    min_p: MinP
+    seed: Seed
+    ignore_eos: Annotated[bool, Flag()]
+    stop_token_ids: U4
+    timeout: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Client to scheduler: end these, whatever their state. Unknown ids are dropped."""
+
+    request: U8
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """Scheduler to client: what is new in its requests since the last one, one row per request.
+
+    A row brings `count` tokens that begin at `offset` of the request's output (counted from the original prompt), so
+    gaps and duplicates show. `errors` has one text per row that ended with ERROR or REFUSED, in row order.
+    `timing` has four numbers per row that ended, in seconds since the request arrived: when it was first planned,
+    its first token, its last token, its end; -1 for what never happened.
+    """
+
+    session: Session
+    request: U8
+    offset: U4
+    count: U4
+    finish: Annotated[NDArray[np.uint8], Column("<u1", high=int(max(Finish)))]
+    token: U4
+    timing: Annotated[NDArray[np.float32], Column("<f4", -1.0, 1e9)]
+    errors: Annotated[tuple[str, ...], Many(Text())]
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless the columns fit together."""
+        _same_length("rows", self.request, self.offset, self.count, self.finish)
+        if int(self.count.sum(dtype=np.uint64)) != len(self.token):
+            raise ProtocolError(f"rows of {self.count.sum(dtype=np.uint64)} tokens in all, {len(self.token)} came")
+        if len(self.timing) != 4 * np.count_nonzero(self.finish):
+            raise ProtocolError("timing has not four numbers per ended row")
+        explained = int(((self.finish == Finish.ERROR) | (self.finish == Finish.REFUSED)).sum())
+        if len(self.errors) != explained:
+            raise ProtocolError(f"{explained} rows ended with an error, {len(self.errors)} texts came")
+
+
+# ---------------------------------------------------------------- text client and frontend
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Text client to frontend: continue exactly one of prompt, messages (a chat) and token_ids.
+
+    None leaves a setting to the server. With `stream`, text comes as it is made, else in one piece.
+    """
+
+    request: RequestId
+    prompt: Annotated[str | None, Maybe(Text())] = None
+    messages: Annotated[tuple[dict[str, Any], ...] | None, Maybe(Many(Document(), 2**12))] = None
+    token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
+    stream: Annotated[bool, Flag()] = False
+    max_tokens: Annotated[int | None, Maybe(Integer(1, 2**31 - 1))] = None
+    temperature: Annotated[float | None, Maybe(Real(0.0, 1e6))] = None
+    top_k: Annotated[int | None, Maybe(Integer(0, 2**31 - 1))] = None
+    top_p: Annotated[float | None, Maybe(Real(0.0, 1.0))] = None
+    min_p: Annotated[float | None, Maybe(Real(0.0, 1.0))] = None
+    seed: Annotated[int | None, Maybe(Integer(-(2**63), 2**63 - 1))] = None
+    ignore_eos: Annotated[bool, Flag()] = False
+    stop: Annotated[tuple[str, ...], Many(Text(2**14), 64)] = ()
+    stop_token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
+    include_stop: Annotated[bool, Flag()] = False
+    timeout: Annotated[float | None, Maybe(Real(0.0, 1e9))] = None
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless exactly one kind of input is given."""
+        if (self.prompt is not None) + (self.messages is not None) + (self.token_ids is not None) != 1:
+            raise ProtocolError("exactly one of prompt, messages and token_ids is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Text client to frontend: end this request; unknown ids are dropped."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Frontend to text client: the next piece of a request's text. `finish` other than RUNNING: it is the last.
+
+    `error` is empty unless the request ended with ERROR or REFUSED. Token counts are those up to this chunk.
+    """
+
+    request: RequestId
+    text: Words
+    token_ids: U4
+    finish: Annotated[int, Integer(0, max(Finish))]
+    error: Words
+    prompt_tokens: Count
+    output_tokens: Count
+
+
+Message = (
+    Ping | Pong | Open | Opened | Refused | Plan | Result | Failed | Close
+    | Attach | Attached | Unattached | Submit | Abort | Deltas | Generate | Cancel | Chunk
+)  # fmt: skip
+
+
+def _same_length(group: str, *columns: NDArray[Any]) -> None:
+    lengths = {len(column) for column in columns}
+    if len(lengths) > 1:
+        raise ProtocolError(f"columns of {group} differ in length: {[len(column) for column in columns]}")

@@ -1,0 +1,112 @@
+"""Command lines made from frozen dataclasses: one definition of an option, its default and its help."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+from collections.abc import Sequence
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+def option(
+    help_text: str, default: Any = dataclasses.MISSING, metavar: str | None = None, *, hidden: bool = False
+) -> Any:
+    """Return a dataclass field that is an option; without a default it is required. `hidden` keeps it out of --help."""
+    return dataclasses.field(default=default, metadata={"help": help_text, "metavar": metavar, "hidden": hidden})
+
+
+def lifeline_option() -> Any:
+    """Return the field for protocol.lifeline.FLAG, which is launch.py's and not a user's."""
+    return option("the parent's pipes", None, "READ,WRITE", hidden=True)
+
+
+def parse_options(
+    program: str, description: str, *configs: type[Any], arguments: Sequence[str] | None = None
+) -> tuple[Any, ...]:
+    """Return one instance of each of `configs`, as one command line describes them (sys.argv if None).
+
+    Field `a_name` is option `--a-name`: bool fields are flags (`--no-a-name` where the default is True), tuples may
+    be given again and again, Literals are choices. Unknown options, missing ones and bad values, a `ValueError` from
+    a config's `__post_init__` too, end the process with one line and exit code 2, as argparse does.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=description,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    for config in configs:
+        hints = get_type_hints(config)
+        for field in dataclasses.fields(config):
+            _add(parser, field, hints[field.name])
+    values = vars(parser.parse_args(arguments))
+    try:
+        return tuple(_made(config, values) for config in configs)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _made(config: type[Any], values: dict[str, Any]) -> Any:
+    own = {}
+    for field in dataclasses.fields(config):
+        value = values[field.name]
+        if value is None:
+            value = field.default
+        own[field.name] = tuple(value) if isinstance(value, list) else value
+    return config(**own)
+
+
+def to_arguments(*configs: Any) -> list[str]:
+    """Return the command line that `parse_options` turns back into `configs`."""
+    arguments = []
+    for config in configs:
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            name = _name(field.name)
+            if value is None or value == field.default:
+                continue
+            if isinstance(value, bool):
+                arguments.append(name if value else f"--no-{name[2:]}")
+            else:
+                arguments += [f"{name}={item}" for item in (value if isinstance(value, tuple) else (value,))]
+    return arguments
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Adds each option's default, unless it is None: then the help says in words what that means."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is argparse.SUPPRESS or isinstance(action.default, bool):
+            return action.help
+        return f"{action.help} (default: %(default)s)"
+
+
+def _name(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], hint: Any) -> None:
+    settings: dict[str, Any] = {"help": field.metadata["help"]}
+    if field.default is dataclasses.MISSING:
+        settings["required"] = True
+        settings["default"] = argparse.SUPPRESS  # or the help would speak of a default of None
+    elif field.default is not None:
+        settings["default"] = field.default
+    if get_origin(hint) is types.UnionType:  # X | None: absent is None, and the help says what that means
+        hint = next(part for part in get_args(hint) if part is not types.NoneType)
+    if hint is bool:
+        settings["action"] = argparse.BooleanOptionalAction if field.default else "store_true"
+    elif get_origin(hint) is Literal:
+        settings["choices"] = get_args(hint)
+    elif get_origin(hint) is tuple:
+        settings["action"] = "append"
+        settings["default"] = None  # argparse would add to a default, and to a list only
+        settings["type"] = get_args(hint)[0]
+        settings["metavar"] = field.metadata["metavar"]
+    else:
+        settings["type"] = hint
+        settings["metavar"] = field.metadata["metavar"]
+    if field.metadata["hidden"]:
+        settings["help"] = argparse.SUPPRESS
+    parser.add_argument(_name(field.name), **settings)

@@ -1,0 +1,30 @@
+"""SIGTERM (and Ctrl-C, for a process without a parent of ours) as something that a poll loop can wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from types import FrameType
+
+
+class StopSignal:
+    """Set once the process is asked to end. Its descriptor becomes readable then, so that no poll sleeps through it."""
+
+    def __init__(self) -> None:
+        """Take over SIGTERM, and SIGINT unless it is ignored; only the main thread may do this."""
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self.is_set = False
+        signal.signal(signal.SIGTERM, self._handle)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.is_set = True
+        with contextlib.suppress(BlockingIOError):  # so full of signals that it is readable anyway
+            os.write(self._write, b"!")
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self._read
