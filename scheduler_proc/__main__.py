@@ -1,0 +1,41 @@
+"""`python -m scheduler_proc --bind ADDRESS --worker ADDRESS`: one scheduler process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from protocol.errors import ProtocolError
+from protocol.lifeline import Lifeline
+from protocol.options import parse_options
+from protocol.stop_signal import StopSignal
+from scheduler_proc.config import SchedulerConfig, SchedulingConfig
+from scheduler_proc.process import SchedulerProcess, StartError
+
+
+def main() -> int:
+    """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
+    logging.basicConfig(format="scheduler: %(message)s", level=logging.INFO)
+    config, scheduling = parse_options(
+        "python -m scheduler_proc",
+        "Schedule for one or more GPU workers, and serve clients that send token ids.",
+        SchedulerConfig,
+        SchedulingConfig,
+    )
+    lifeline = Lifeline(config.lifeline)
+    try:
+        process = SchedulerProcess(config, scheduling.credit, lifeline, StopSignal())
+        lifeline.progress("waiting for a worker")
+        try:
+            process.run()
+        finally:
+            process.close()
+    except (ProtocolError, StartError) as error:
+        print(f"scheduler: {error}", file=sys.stderr)
+        lifeline.failed(str(error))
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

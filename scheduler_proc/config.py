@@ -1,0 +1,42 @@
+"""What a scheduler process can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.options import lifeline_option, option
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingConfig:
+    """How to schedule."""
+
+    max_plans_in_flight: int = option(
+        "plans that a worker may have unanswered; 2 is one computing and one queued behind it", 2, "N"
+    )
+    lockstep: bool = option("one plan at a time, so that nothing overlaps: --max-plans-in-flight 1", False)
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be meant."""
+        if not 1 <= self.max_plans_in_flight <= 64:
+            raise ValueError(f"--max-plans-in-flight must be from 1 to 64, got {self.max_plans_in_flight}")
+
+    @property
+    def credit(self) -> int:
+        """Plans that may be unanswered."""
+        return 1 if self.lockstep else self.max_plans_in_flight
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Who a scheduler process talks to."""
+
+    bind: str = option("address for clients: tcp://127.0.0.1:PORT or ipc:///PATH", metavar="ADDRESS")
+    worker: tuple[str, ...] = option("address of a GPU worker; give it once for each", metavar="ADDRESS")
+    start_timeout: float = option("seconds to wait for the first worker to be ready; 0 is without end", 0.0, "SECONDS")
+    lifeline: str | None = lifeline_option()
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be meant."""
+        if not self.start_timeout >= 0:
+            raise ValueError(f"--start-timeout must not be negative, got {self.start_timeout}")

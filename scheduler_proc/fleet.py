@@ -1,0 +1,114 @@
+"""The schedulers of several workers, seen as one: who serves a request, and where it goes when a worker is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from math import inf
+
+from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, Submit
+from scheduler_proc.core import Scheduler
+
+PATIENCE_SECONDS = 30.0
+"""Without any worker for so long, requests end with an error rather than wait on."""
+
+
+class Fleet:
+    """One `Scheduler` for each worker that ever opened a session, by the worker's number."""
+
+    def __init__(self, credit: int, session: int) -> None:
+        """Begin without workers; each gets `credit`, and all deltas carry `session`."""
+        self._credit = credit
+        self._session = session
+        self._schedulers: dict[int, Scheduler] = {}
+        self._open: set[int] = set()
+        self._none_since = inf  # since when requests have had no worker
+
+    # ------------------------------------------------------------------ workers
+
+    def worker_opened(self, worker: int, opened: Opened, now: float) -> None:
+        """Begin to schedule for a worker, or go on after it was lost. Raises `CapacityError`."""
+        if worker in self._schedulers:
+            self._schedulers[worker].reopen(opened, now)
+        else:
+            self._schedulers[worker] = Scheduler(opened, self._credit, self._session)
+        self._open.add(worker)
+        self._none_since = inf
+        for other in self._schedulers.keys() - self._open:
+            self._schedulers[worker].adopt(self._schedulers[other].abandon(), now)
+
+    def worker_lost(self, worker: int, now: float) -> None:
+        """Note that a worker's session is over. Its requests go to others, or wait for it if there are none."""
+        if worker not in self._open:
+            return
+        self._open.remove(worker)
+        lost = self._schedulers[worker]
+        lost.lose_worker(now)
+        if self._open:
+            self._least_loaded().adopt(lost.abandon(), now)
+        else:
+            self._none_since = now
+
+    def plan(self, worker: int, now: float) -> Plan | None:
+        """Return the next step for a worker, or None."""
+        return self._schedulers[worker].plan(now) if worker in self._open else None
+
+    def settle(self, worker: int, answer: Result | Failed, now: float) -> bool:
+        """Take a worker's answer; False if it answers nothing that was asked."""
+        return worker in self._open and self._schedulers[worker].settle(answer, now)
+
+    # ------------------------------------------------------------------ clients
+
+    def submit(self, client: int, ask: Submit, now: float) -> None:
+        """Give a request to the worker with the fewest tokens outstanding; there has been a worker.
+
+        One that is live already is not taken again, wherever it is.
+        """
+        if not any(scheduler.knows(client, ask.request) for scheduler in self._schedulers.values()):
+            self._least_loaded().submit(client, ask, now)
+
+    def abort(self, client: int, request: int, now: float) -> None:
+        """End a request wherever it is; an unknown one is dropped."""
+        any(scheduler.abort(client, request, now) for scheduler in self._schedulers.values())
+
+    def drop_client(self, client: int, now: float) -> None:
+        """Abort all requests of a client that is gone."""
+        for scheduler in self._schedulers.values():
+            scheduler.drop_client(client, now)
+
+    def expire(self, now: float) -> None:
+        """End what is overdue, and everything if there has been no worker for too long."""
+        for scheduler in self._schedulers.values():
+            scheduler.expire(now)
+            if now - self._none_since > PATIENCE_SECONDS:
+                scheduler.end_all(Finish.ERROR, now, "no worker is left to compute it")
+
+    def take_deltas(self, withhold: Container[int]) -> list[tuple[int, Deltas]]:
+        """Return what the clients have not been told, as (client, message), but nothing for those in `withhold`."""
+        return [deltas for scheduler in self._schedulers.values() for deltas in scheduler.take_deltas(withhold)]
+
+    # ------------------------------------------------------------------ state
+
+    @property
+    def opened(self) -> Opened | None:
+        """What the narrowest worker said of itself, None before there was one: what clients may ask for."""
+        workers = [scheduler.worker for scheduler in self._schedulers.values()]
+        return min(workers, key=lambda worker: worker.max_model_len) if workers else None
+
+    @property
+    def next_deadline(self) -> float:
+        """When `expire` has something to do next; inf if never."""
+        deadlines = [scheduler.next_deadline for scheduler in self._schedulers.values()]
+        return min([*deadlines, self._none_since + PATIENCE_SECONDS])
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker computes."""
+        return any(self._schedulers[worker].plans_in_flight for worker in self._open)
+
+    def scheduler(self, worker: int) -> Scheduler:
+        """Return the scheduler of a worker that has opened a session."""
+        return self._schedulers[worker]
+
+    def _least_loaded(self) -> Scheduler:
+        among = self._open or self._schedulers.keys()
+        return min((self._schedulers[worker] for worker in sorted(among)), key=lambda s: s.outstanding_tokens)

@@ -1,0 +1,107 @@
+"""What clients have not been told yet of requests that are over."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.messages import Deltas, Finish
+from scheduler_proc.request import NEVER, Request
+
+_NO_TOKENS = np.zeros(0, np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rest of a request that holds no slot: what its client has not been given."""
+
+    request: int
+    offset: int
+    tokens: NDArray[np.uint32]
+    finish: Finish
+    error: str
+    timing: tuple[float, ...]  # of one that ended, as Deltas has it
+
+
+class Outbox:
+    """The last pieces of ended requests, by client. The others need none: cursors say what is new of them."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._pieces: defaultdict[int, list[Piece]] = defaultdict(list)
+
+    def clients(self) -> set[int]:
+        """Return who has something to be told."""
+        return set(self._pieces)
+
+    def ended(self, request: Request, error: str, now: float) -> None:
+        """Note that a request, which holds no slot any more, has ended as its `finish` says."""
+        since = request.arrived
+        timing = (
+            _since(request.first_planned, since),
+            _since(request.first_token, since),
+            _since(request.last_token, since),
+            now - since,
+        )
+        self._pieces[request.client].append(
+            Piece(request.ask.request, request.sent, request.unsent, request.finish, error, timing)
+        )
+
+    def refused(self, client: int, request: int, error: str) -> None:
+        """Note that a request was never accepted, and why."""
+        timing = (NEVER, NEVER, NEVER, 0.0)
+        self._pieces[client].append(Piece(request, 0, _NO_TOKENS, Finish.REFUSED, error, timing))
+
+    def forget(self, client: int) -> None:
+        """Drop what a vanished client will never read."""
+        self._pieces.pop(client, None)
+
+    def take(self, client: int) -> list[Piece]:
+        """Return and forget the pieces of a client."""
+        return self._pieces.pop(client, [])
+
+
+def waiting_piece(request: Request) -> Piece:
+    """Return what is new of a request that was preempted and waits, and count it as given."""
+    piece = Piece(request.ask.request, request.sent, request.unsent, Finish.RUNNING, "", ())
+    request.sent = len(request.output)
+    return piece
+
+
+def _since(moment: float, start: float) -> float:
+    return moment - start if moment != NEVER else NEVER
+
+
+def deltas_of(
+    session: int,
+    pieces: list[Piece],
+    request: NDArray[np.uint64],
+    offset: NDArray[np.uint32],
+    count: NDArray[np.uint32],
+    token: NDArray[np.uint32],
+) -> Deltas:
+    """Return the message for one client: `pieces` first, then one row per running request with news (the columns)."""
+    finish = np.zeros(len(pieces) + len(request), np.uint8)
+    timing: tuple[float, ...] = ()
+    errors: tuple[str, ...] = ()
+    if pieces:
+        finish[: len(pieces)] = [piece.finish for piece in pieces]
+        timing = tuple(moment for piece in pieces for moment in piece.timing)
+        errors = tuple(piece.error for piece in pieces if piece.finish in (Finish.ERROR, Finish.REFUSED))
+        request = np.concatenate((np.array([piece.request for piece in pieces], np.uint64), request))
+        offset = np.concatenate((np.array([piece.offset for piece in pieces], np.uint32), offset))
+        count = np.concatenate((np.array([len(piece.tokens) for piece in pieces], np.uint32), count))
+        token = np.concatenate((*[piece.tokens for piece in pieces], token))
+    return Deltas(
+        session=session,
+        request=request,
+        offset=offset,
+        count=count,
+        finish=finish,
+        token=token,
+        timing=np.array(timing, np.float32),
+        errors=errors,
+    )

@@ -1,0 +1,62 @@
+"""One request, as the scheduler knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.messages import Finish, Submit
+
+NEVER = -1.0
+"""A point in time that has not come."""
+
+Key = tuple[int, int]
+"""(client, its counter): never used twice."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request from its acceptance to its end. While it runs, what grows by the step lives in its slot's columns."""
+
+    client: int
+    ask: Submit
+    order: int  # place in the order of arrival; a preempted request keeps its own
+    final_len: int  # prompt and output together never get longer
+    arrived: float
+    deadline: float  # inf for none
+    output: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))  # up to the last leave of a slot
+    sent: int = 0  # how many tokens of the output the client has been given
+    slot: int = -1  # -1 while it waits
+    resumed: bool = False  # it has lost a slot before its end
+    strikes: int = 0  # steps that failed with it on board since it last got a token
+    deaths: int = 0  # workers that died with it on board
+    finish: Finish = Finish.RUNNING
+    first_planned: float = NEVER
+    first_token: float = NEVER
+    last_token: float = NEVER
+
+    @property
+    def key(self) -> Key:
+        """Its name among all requests."""
+        return self.client, self.ask.request
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the original prompt, from which limits and positions count."""
+        return len(self.ask.prompt)
+
+    @property
+    def waiting_len(self) -> int:
+        """Tokens known while it waits: what has to be prefilled when it is admitted."""
+        return len(self.ask.prompt) + len(self.output)
+
+    @property
+    def unsent(self) -> NDArray[np.uint32]:
+        """Output, while it waits, that its client has not been given."""
+        return self.output[self.sent :]
+
+    def waiting_tokens(self) -> NDArray[np.uint32]:
+        """Return prompt and output so far, u4[waiting_len]."""
+        return np.concatenate((self.ask.prompt, self.output)) if len(self.output) else self.ask.prompt

@@ -1,0 +1,113 @@
+"""The owner of one worker's slots, and the columns that hold what running requests are at."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_proc.request import Request
+
+NO_TOKEN = np.uint32(2**32 - 1)
+"""Fills the unused places of `stop_ids`; no vocabulary is that large."""
+
+
+class SlotTable:
+    """Slots 0 … `total`-1, handed out by `take` and returned by `give_back`; one column entry for each.
+
+                  0            prompt_len      known_len    settled_len      final_len
+        tokens    ├── prompt ──┼─ output before ─┼─ output since ─┤ ······ not yet ······┤
+        KV        ├────────── planned_len ───────────────────────────►
+
+    planned_len counts the positions whose input has been sent, settled_len the tokens that are known. Until
+    planned_len has reached known_len (what was known on admission) the request is prefilling; from then on each row
+    is a decode, and planned_len + 1 tokens are promised. With k plans unanswered, settled_len lags by up to k.
+    """
+
+    def __init__(self, total: int, max_blocks: int) -> None:
+        """Begin with `total` free slots whose block tables have room for `max_blocks` blocks."""
+        self.total = total
+        self._stack = list(range(total - 1, -1, -1))
+        self.live = np.zeros(total, bool)
+        self.epoch = np.zeros(total, np.int64)  # goes up when a slot is given back: rows sent before mean nothing then
+        self.order = np.zeros(total, np.int64)
+        self.client = np.zeros(total, np.int64)
+        self.request_id = np.zeros(total, np.uint64)
+        self.prompt_len = np.zeros(total, np.int32)
+        self.known_len = np.zeros(total, np.int32)
+        self.planned_len = np.zeros(total, np.int32)
+        self.settled_len = np.zeros(total, np.int32)
+        self.final_len = np.zeros(total, np.int32)
+        self.sent_len = np.zeros(total, np.int32)  # tokens that the client has been given, its prompt counted in
+        self.newest = np.zeros(total, np.uint32)  # the token at settled_len - 1
+        self.newest_at = np.zeros(total, np.float64)  # when it settled
+        self.victim_from = np.zeros(total, np.int32)  # no preemption before settled_len has reached this
+        self.table = np.zeros((total, max_blocks), np.int32)
+        self.table_len = np.zeros(total, np.int32)
+        self.stop_ids = np.full((total, 1), NO_TOKEN, np.uint32)
+        self.request: list[Request | None] = [None] * total
+
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return len(self._stack)
+
+    def take(self, request: Request, end_tokens: NDArray[np.uint32]) -> int:
+        """Give a waiting request a slot with an empty block table; one must be free.
+
+        `end_tokens` are the model's, which count unless the request ignores them.
+        """
+        slot = self._stack.pop()
+        length = request.waiting_len
+        self.live[slot] = True
+        self.order[slot] = request.order
+        self.client[slot] = request.client
+        self.request_id[slot] = request.ask.request
+        self.prompt_len[slot] = request.prompt_len
+        self.known_len[slot] = length
+        self.planned_len[slot] = 0
+        self.settled_len[slot] = length
+        self.final_len[slot] = request.final_len
+        self.sent_len[slot] = request.prompt_len + request.sent
+        self.newest[slot] = request.output[-1] if len(request.output) else request.ask.prompt[-1]
+        self.newest_at[slot] = request.last_token
+        self.victim_from[slot] = length + 1 if request.resumed else 0
+        self.table_len[slot] = 0
+        self._set_stop_ids(slot, request, end_tokens)
+        self.request[slot] = request
+        request.slot = slot
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Take a slot back and end its epoch."""
+        request = self.request[slot]
+        assert request is not None
+        request.slot = -1
+        self.request[slot] = None
+        self.live[slot] = False
+        self.epoch[slot] += 1
+        self._stack.append(slot)
+
+    def _set_stop_ids(self, slot: int, request: Request, end_tokens: NDArray[np.uint32]) -> None:
+        own = request.ask.stop_token_ids
+        stops = own if request.ask.ignore_eos else np.concatenate((end_tokens, own))
+        if (missing := len(stops) - self.stop_ids.shape[1]) > 0:
+            wider = np.full((self.total, missing), NO_TOKEN, np.uint32)
+            self.stop_ids = np.concatenate((self.stop_ids, wider), axis=1)
+        self.stop_ids[slot] = NO_TOKEN
+        self.stop_ids[slot, : len(stops)] = stops
+
+    def check(self) -> None:
+        """Assert what holds of slots between any two verbs."""
+        live = np.flatnonzero(self.live)
+        assert len(self._stack) + len(live) == self.total, "a slot is lost"
+        assert len({*self._stack, *live.tolist()}) == self.total, "a slot is owned twice"
+        for slot in range(self.total):
+            request = self.request[slot]
+            assert (request is not None) == bool(self.live[slot]), f"slot {slot}: live and its request disagree"
+            assert request is None or request.slot == slot, f"slot {slot}: its request is elsewhere"
+        assert (self.known_len[live] <= self.settled_len[live]).all(), "known tokens got lost"
+        assert (self.settled_len[live] <= self.final_len[live]).all(), "longer than allowed"
+        assert (self.planned_len[live] < self.final_len[live]).all(), "more was planned than can be used"
+        assert (self.sent_len[live] <= self.settled_len[live]).all(), "more was sent than is known"
+        promised = np.maximum(self.planned_len[live] + 1, self.known_len[live])
+        assert (self.settled_len[live] <= promised).all(), "a token settled that no plan had asked for"

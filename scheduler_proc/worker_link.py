@@ -1,0 +1,86 @@
+"""The scheduler's end of its conversation with one worker."""
+
+from __future__ import annotations
+
+import logging
+
+import zmq
+
+from protocol.codec import decode
+from protocol.errors import ProtocolError
+from protocol.identity import new_session
+from protocol.messages import Close, Failed, Message, Open, Opened, Ping, Plan, Pong, Refused, Result
+from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS, connect_dealer, receive, send
+
+_log = logging.getLogger("stepahead.scheduler")
+
+
+class WorkerLink:
+    """Opens a session with a worker, keeps it alive, and notices when it is over.
+
+        seeking ── Open every second ──► Opened ──► open ── silence, a changed session, a lost answer ──► seeking
+
+    It knows nothing of scheduling: what it hears is handed on, and what a caller says is sent.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, credit: int) -> None:
+        """Connect to a worker at `address`; the session is opened by `beat`."""
+        self.socket = connect_dealer(context, address)
+        self.address = address
+        self.opened: Opened | None = None
+        self.refusal = ""  # why the worker said no, the last time it did
+        self._credit = credit
+        self._nonce = 0
+        self._heard = 0.0
+        self._said = -HEARTBEAT_SECONDS
+
+    def receive(self, now: float) -> Message | None:
+        """Return the next message that belongs to the session, or None. Opened begins one. Raises `ProtocolError`."""
+        while (frame := receive(self.socket)) is not None:
+            message = decode(frame, Opened, Refused, Result, Failed, Ping, Pong)
+            if isinstance(message, Opened):
+                if message.nonce != self._nonce or self.opened is not None:
+                    continue  # the answer to an older Open
+                self.opened = message
+            elif isinstance(message, Refused):
+                if message.nonce == self._nonce and self.opened is None:
+                    self.refusal = message.reason
+                continue
+            elif self.opened is None:
+                continue
+            self._heard = now
+            return message
+        return None
+
+    def send(self, message: Plan | Pong, now: float) -> None:
+        """Send to the worker; raises `ProtocolError` if its queue is full, which credits make impossible."""
+        if not send(self.socket, message):
+            raise ProtocolError(f"{self.address} takes no more messages")
+        self._said = now
+
+    def beat(self, now: float) -> bool:
+        """Keep the conversation going; False if the session is over because nothing was heard."""
+        if self.opened is not None and now - self._heard > SILENCE_SECONDS:
+            return False
+        if now - self._said >= HEARTBEAT_SECONDS:
+            self._said = now
+            if self.opened is not None:
+                send(self.socket, Ping())
+            else:
+                self._nonce = new_session()
+                send(self.socket, Open(self._nonce, self._credit))
+        return True
+
+    def lose(self) -> None:
+        """End the session from this side; the next `beat` seeks another."""
+        _log.warning("the session with the worker at %s is over", self.address)
+        self.opened = None
+        self._nonce = 0
+        self._said = -HEARTBEAT_SECONDS
+
+    def close(self) -> None:
+        """Let the worker go and close the socket."""
+        if self.opened is not None:
+            send(self.socket, Close(self.opened.session))
+        # The farewell gets a moment to leave; a worker that misses it would refuse the next scheduler for a while.
+        self.socket.close(linger=200)

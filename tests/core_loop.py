@@ -1,0 +1,162 @@
+"""Drives the scheduler core against the stub model, in one process and without time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from protocol.identity import new_session
+from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, Submit
+from scheduler_proc.core import Scheduler
+from tests.stub_model import EOS, NextToken, StubModel, hashed
+
+CLIENT = 1
+
+
+def submit(
+    request: int,
+    prompt: Sequence[int],
+    max_tokens: int = 8,
+    *,
+    output: Sequence[int] = (),
+    temperature: float = 0.0,
+    seed: int = 0,
+    ignore_eos: bool = False,
+    stop_token_ids: Sequence[int] = (),
+    timeout: float = 0.0,
+) -> Submit:
+    return Submit(
+        request=request,
+        prompt=np.array(prompt, np.uint32),
+        output=np.array(output, np.uint32),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        seed=seed,
+        ignore_eos=ignore_eos,
+        stop_token_ids=np.array(stop_token_ids, np.uint32),
+        timeout=timeout,
+    )
+
+
+def solo(ask: Submit, next_token: NextToken = hashed, max_model_len: int = 64) -> list[int]:
+    """The output of a request that has the machine to itself: what it must always be."""
+    tokens = ask.prompt.tolist()
+    stops = {*ask.stop_token_ids.tolist()} | (set() if ask.ignore_eos else {EOS})
+    output: list[int] = []
+    while len(output) < ask.max_tokens and len(tokens) < max_model_len:
+        token = next_token(tokens, ask.seed if ask.temperature > 0 else -1)
+        tokens.append(token)
+        output.append(token)
+        if token in stops:
+            break
+    return output
+
+
+@dataclass
+class Received:
+    """What a client has been told of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: Finish = Finish.RUNNING
+    error: str = ""
+    timing: tuple[float, ...] = ()
+
+
+class CoreLoop:
+    """Scheduler, stub model and clients; each verb is one event, and the core is checked after every one."""
+
+    def __init__(self, worker: Opened, credit: int = 2, next_token: NextToken = hashed) -> None:
+        self.scheduler = Scheduler(worker, credit, new_session())
+        self.model = StubModel(worker, next_token)
+        self.sent: deque[tuple[Plan, Result]] = deque()
+        self.plans: list[Plan] = []
+        self.received: dict[int, Received] = {}
+        self.now = 0.0
+
+    def submit(self, ask: Submit) -> None:
+        self.received.setdefault(ask.request, Received(ask.output.tolist()))
+        self.scheduler.submit(CLIENT, ask, self.now)
+        self.scheduler.check()
+
+    def abort(self, request: int) -> None:
+        self.scheduler.abort(CLIENT, request, self.now)
+        self.scheduler.check()
+
+    def plan(self) -> Plan | None:
+        plan = self.scheduler.plan(self.now)
+        if plan is not None:
+            self.plans.append(plan)
+            self.sent.append((plan, self.model.run(plan)))
+        self.scheduler.check()
+        return plan
+
+    def settle(self) -> bool:
+        if not self.sent:
+            return False
+        _, result = self.sent.popleft()
+        assert self.scheduler.settle(result, self.now)
+        self.scheduler.check()
+        return True
+
+    def fail(self) -> bool:
+        """The oldest step fails, and with it what is queued behind it."""
+        if not self.sent:
+            return False
+        ran = True
+        while self.sent:
+            plan, _ = self.sent.popleft()
+            assert self.scheduler.settle(Failed(plan.session, plan.step, ran, "out of luck"), self.now)
+            ran = False
+            self.scheduler.check()
+        return True
+
+    def deliver(self, withhold: Sequence[int] = ()) -> None:
+        for client, deltas in self.scheduler.take_deltas(withhold):
+            deltas.check()
+            if client == CLIENT:
+                self._receive(deltas)
+        self.scheduler.check()
+
+    def _receive(self, deltas: Deltas) -> None:
+        taken, errors, timing = 0, iter(deltas.errors), iter(deltas.timing.tolist())
+        rows = zip(*(column.tolist() for column in (deltas.request, deltas.offset, deltas.count)), strict=True)
+        for (request, offset, count), finish in zip(rows, deltas.finish.tolist(), strict=True):
+            known = self.received.setdefault(request, Received())
+            assert known.finish is Finish.RUNNING, f"request {request} goes on after its end"
+            assert offset == len(known.tokens), f"request {request}: a gap or a duplicate"
+            known.tokens += deltas.token[taken : taken + count].tolist()
+            taken += count
+            known.finish = Finish(finish)
+            if finish:
+                known.timing = tuple(next(timing) for _ in range(4))
+            if finish in (Finish.ERROR, Finish.REFUSED):
+                known.error = next(errors)
+
+    def step(self) -> bool:
+        """One turn of the process: as many plans as credit allows, then one answer."""
+        while self.plan() is not None:
+            pass
+        self.now += 1.0
+        answered = self.settle()
+        self.deliver()
+        return answered
+
+    def drain(self, most: int = 10_000) -> None:
+        for _ in range(most):
+            if not self.step():
+                break
+        assert self.scheduler.running == self.scheduler.waiting == 0, "requests are left that nothing moves"
+        assert self.scheduler.free_blocks == self.scheduler.worker.blocks, "blocks leaked"
+        assert self.scheduler.outstanding_tokens == 0
+
+    def tokens(self, request: int) -> list[int]:
+        return self.received[request].tokens
+
+    def rows_of(self, slot: int) -> int:
+        return sum(slot in plan.slot.tolist() for plan in self.plans)
