@@ -1,0 +1,25 @@
+"""What lies in a model's folder or .gguf file: configuration, tokenizer, tensors. Nothing here imports torch.
+
+The tokenizer is imported from `checkpoint.tokenizer`, by those who need it.
+"""
+
+from checkpoint.config import ModelConfig, RopeScaling
+from checkpoint.default_model import default_model_path, fetch_default_model
+from checkpoint.errors import CheckpointError
+from checkpoint.gguf_file import GGUFFile, GGUFTensor
+from checkpoint.locate import load_config, locate
+from checkpoint.safetensors_index import StoredTensor, read_index
+
+__all__ = [
+    "CheckpointError",
+    "GGUFFile",
+    "GGUFTensor",
+    "ModelConfig",
+    "RopeScaling",
+    "StoredTensor",
+    "default_model_path",
+    "fetch_default_model",
+    "load_config",
+    "locate",
+    "read_index",
+]

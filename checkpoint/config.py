@@ -1,0 +1,57 @@
+"""The shape of a model: everything the worker needs to build it and the scheduler needs to stop it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How the rotary frequencies of a longer context are derived from the trained ones.
+
+    default: not at all. linear: divided by `factor`. llama3: only the slow ones are, with a ramp between wavelengths
+    `original_max_position_embeddings / high_freq_factor` and `… / low_freq_factor`. divisors: each by its own number,
+    the form in which GGUF carries llama3.
+    """
+
+    kind: Literal["default", "linear", "llama3", "divisors"] = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 1.0
+    original_max_position_embeddings: int = 0
+    divisors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder of the Llama family.
+
+    `architecture` is the name as the files give it. `dtype` is the checkpoint's own ("float32", "bfloat16", "float16");
+    quantised files say "float32", which is what their values unpack to. `eos_token_ids` is the union of all that the
+    files declare, ascending; it may be empty. `attention_bias` is about q, k and v, `output_bias` about the projection
+    after attention. `rope_interleaved` says that q and k rows are stored pairwise, as GGUF does for Llama, and must be
+    reordered.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    attention_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    dtype: str
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    rope_interleaved: bool = False

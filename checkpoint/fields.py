@@ -1,0 +1,50 @@
+"""Reading a value of the right kind out of a dictionary that someone else wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkpoint.errors import CheckpointError
+
+
+class Fields:
+    """A view of `values` that names `source` and the key in every complaint."""
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        self.values, self.source = values, source
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """Return a positive integer; without a default the key must be there."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise CheckpointError(f"{self.source}: {key} must be a positive integer, not {value!r}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a positive finite number; without a default the key must be there."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise CheckpointError(f"{self.source}: {key} must be a positive number, not {value!r}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return a boolean."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise CheckpointError(f"{self.source}: {key} must be true or false, not {value!r}")
+        return value
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """Return one token id or a list of them as a tuple; empty when the key is absent, null or negative."""
+        value = self.values.get(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
+            raise CheckpointError(f"{self.source}: {key} must be token ids, not {value!r}")
+        return tuple(i for i in ids if i >= 0)

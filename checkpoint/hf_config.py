@@ -1,0 +1,147 @@
+"""`ModelConfig` from a folder in the layout of Hugging Face: config.json and the files beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from checkpoint.architectures import ARCHITECTURES, Architecture
+from checkpoint.config import ModelConfig, RopeScaling
+from checkpoint.errors import CheckpointError
+from checkpoint.fields import Fields
+
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, {} when there is no such file; `CheckpointError` when it is something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold a JSON object")
+    return value
+
+
+def read_folder_config(folder: Path) -> ModelConfig:
+    """Return the configuration of the model in `folder`; `CheckpointError` names what is missing or unsupported."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder}: has no config.json")
+    raw = read_json(path)
+    fields = Fields(raw, str(path))
+    names = raw.get("architectures") or []
+    name = names[0] if isinstance(names, list) and names else raw.get("model_type")
+    if name not in ARCHITECTURES:
+        raise CheckpointError(f"{path}: architecture {name} is not supported; supported are {', '.join(ARCHITECTURES)}")
+    row = ARCHITECTURES[name]
+    _refuse_what_would_be_computed_wrongly(raw, row, path)
+    rope = _rope_parameters(raw, path)
+    heads, hidden = fields.whole("num_attention_heads"), fields.whole("hidden_size")
+    kv_heads = fields.whole("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise CheckpointError(f"{path}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
+    biased = fields.flag("attention_bias", False)
+    max_positions = fields.whole("max_position_embeddings")
+    return ModelConfig(
+        architecture=name,
+        vocab_size=fields.whole("vocab_size"),
+        hidden_size=hidden,
+        num_layers=fields.whole("num_hidden_layers"),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=fields.whole("head_dim", row.head_dim or hidden // heads),
+        intermediate_size=fields.whole("intermediate_size"),
+        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rope_theta=Fields(rope, str(path)).number("rope_theta", fields.number("rope_theta", 10000.0)),
+        rope_scaling=_rope_scaling(rope, path, max_positions),
+        max_position_embeddings=max_positions,
+        tie_word_embeddings=fields.flag("tie_word_embeddings", False),
+        attention_bias=biased if row.attention_bias is None else row.attention_bias,
+        output_bias=biased if row.output_bias is None else row.output_bias,
+        mlp_bias=fields.flag("mlp_bias", False) if row.mlp_bias is None else row.mlp_bias,
+        qk_norm=row.qk_norm,
+        dtype=_dtype(raw, path),
+        eos_token_ids=_eos_token_ids(folder, fields),
+        bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
+    )
+
+
+def _refuse_what_would_be_computed_wrongly(raw: Mapping[str, Any], row: Architecture, path: Path) -> None:
+    quantization = raw.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
+        raise CheckpointError(f"{path}: quantisation {method} is not supported")
+    activation = raw.get("hidden_act") or raw.get("hidden_activation") or "silu"
+    if activation not in ("silu", "swish"):
+        raise CheckpointError(f"{path}: activation {activation} is not supported")
+    # Qwen2 names a window that it does not use unless told to; Mistral has one of 4,096 unless told otherwise.
+    used = raw.get("use_sliding_window", row.windowed)
+    window = raw.get("sliding_window", 4096) if used else None
+    kinds = set(raw.get("layer_types") or ()) - {"full_attention"}
+    if window or kinds:
+        what = f"sliding_window {window}" if window else f"layer type {min(kinds)}"
+        raise CheckpointError(f"{path}: {what} is not supported")
+
+
+def _dtype(raw: Mapping[str, Any], path: Path) -> str:
+    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
+    if name not in _DTYPES:
+        raise CheckpointError(f"{path}: dtype {name} is not supported; supported are {', '.join(_DTYPES)}")
+    return name
+
+
+def _rope_parameters(raw: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    # transformers 5 writes rope_parameters (theta inside), earlier versions rope_scaling, the earliest with key "type".
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise CheckpointError(f"{path}: rope_scaling must be an object, not {rope!r}")
+    partial = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
+    if partial not in (None, 1, 1.0):
+        raise CheckpointError(f"{path}: partial_rotary_factor {partial} is not supported")
+    return rope
+
+
+def _rope_scaling(rope: Mapping[str, Any], path: Path, max_positions: int) -> RopeScaling:
+    kind = rope.get("rope_type", rope.get("type")) or "default"
+    fields = Fields(rope, str(path))
+    if kind == "default":
+        return RopeScaling()
+    if kind == "linear":
+        return RopeScaling("linear", fields.number("factor"))
+    if kind == "llama3":
+        return RopeScaling(
+            "llama3",
+            fields.number("factor"),
+            fields.number("low_freq_factor"),
+            fields.number("high_freq_factor"),
+            fields.whole("original_max_position_embeddings", max_positions),
+        )
+    raise CheckpointError(f"{path}: rope type {kind} is not supported; supported are default, linear, llama3")
+
+
+def _eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
+    ids = set(config.token_ids("eos_token_id"))
+    path = folder / "generation_config.json"
+    ids.update(Fields(read_json(path), str(path)).token_ids("eos_token_id"))
+    tokenizer = read_json(folder / "tokenizer_config.json")
+    eos = tokenizer.get("eos_token")
+    text = eos.get("content") if isinstance(eos, dict) else eos
+    if isinstance(text, str):
+        ids.update(_ids_of_added_token(folder, tokenizer, text))
+    return tuple(sorted(ids))
+
+
+def _ids_of_added_token(folder: Path, tokenizer: Mapping[str, Any], text: str) -> list[int]:
+    decoder = tokenizer.get("added_tokens_decoder")
+    if isinstance(decoder, dict):
+        found = [int(i) for i, token in decoder.items() if isinstance(token, dict) and token.get("content") == text]
+        if found:
+            return found
+    added = read_json(folder / "tokenizer.json").get("added_tokens") or []
+    return [int(token["id"]) for token in added if token.get("content") == text]

@@ -1,0 +1,56 @@
+"""`python -m gpu_worker --bind ADDRESS --model PATH`: one GPU worker process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+# libgomp's threads spin before they sleep; with more runnable threads than cores that starves everybody. It reads this
+# when torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+import zmq
+
+from checkpoint import CheckpointError
+from gpu_worker.config import EngineConfig, WorkerConfig
+from protocol.errors import ProtocolError
+from protocol.lifeline import Lifeline
+from protocol.options import parse_options
+from protocol.sockets import bind_router
+from protocol.stop_signal import StopSignal
+
+
+def main() -> int:
+    """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
+    logging.basicConfig(format="worker: %(message)s", level=logging.INFO)
+    config, engine_config = parse_options(
+        "python -m gpu_worker",
+        "Hold one replica of a model and compute the plans of one scheduler at a time.",
+        WorkerConfig,
+        EngineConfig,
+    )
+    lifeline = Lifeline(config.lifeline)
+    stop = StopSignal()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        router = bind_router(context, config.bind)  # before anything is loaded: a busy address shows at once
+        lifeline.progress("importing torch")
+        from gpu_worker.engine import build_engine
+        from gpu_worker.process import WorkerProcess
+
+        engine = build_engine(engine_config, lifeline.progress)
+    except (ProtocolError, CheckpointError) as error:
+        print(f"worker: {error}", file=sys.stderr)
+        lifeline.failed(str(error))
+        return 2
+    lifeline.ready()
+    WorkerProcess(engine, router, stop).run()
+    engine.device.close()
+    router.close()
+    context.term()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""What a GPU worker process can be told. No torch here: launch.py reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from protocol.options import lifeline_option, option
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Which model to hold, where and how large."""
+
+    model: str | None = option("model folder or .gguf file (default: SmolLM2-135M-Instruct)", None, metavar="PATH")
+    device: Literal["auto", "cpu"] = option("where to compute", "auto")
+    dtype: Literal["auto", "float32", "bfloat16"] = option("what to compute in; auto is the checkpoint's own", "auto")
+    load_format: Literal["auto", "dummy"] = option("dummy: random weights of the model's shape", "auto")
+    seed: int = option("seed of dummy weights", 0, metavar="N")
+    max_num_seqs: int = option("requests that run at the same time", 64, metavar="N")
+    max_model_len: int | None = option("tokens of prompt and output together (default: the model's)", None, metavar="N")
+    block_size: int = option("tokens in a KV cache block", 16, metavar="N")
+    max_batch_tokens: int = option(
+        "tokens computed in one step, prompts and running requests together", 512, metavar="N"
+    )
+    kv_cache_blocks: int | None = option("blocks of KV cache (default: by memory)", None, metavar="N")
+    kv_cache_gib: float | None = option("GiB of KV cache (default: half of the free memory)", None, metavar="GIB")
+    threads: int | None = option("CPU threads that compute (default: torch's choice)", None, metavar="N")
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be meant."""
+        for name in ("max_num_seqs", "block_size", "max_batch_tokens", "kv_cache_blocks", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ValueError(f"--max-model-len must be at least 2, one token in and one out, got {self.max_model_len}")
+        if self.max_batch_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"--max-batch-tokens {self.max_batch_tokens} is less than --max-num-seqs {self.max_num_seqs}: "
+                "a step must have room for one token of every running request"
+            )
+        if self.kv_cache_gib is not None and not self.kv_cache_gib > 0:
+            raise ValueError(f"--kv-cache-gib must be more than 0, got {self.kv_cache_gib}")
+        if self.kv_cache_blocks is not None and self.kv_cache_gib is not None:
+            raise ValueError("give --kv-cache-blocks or --kv-cache-gib, not both")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Whom a worker process talks to."""
+
+    bind: str = option("address for the scheduler: ipc:///PATH or tcp://127.0.0.1:PORT", metavar="ADDRESS")
+    lifeline: str | None = lifeline_option()

@@ -1,0 +1,107 @@
+"""The CPU as a device: a thread for each stream, so that one batch computes while the next is queued behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import torch
+
+from gpu_worker.device import Event
+
+
+class CPUEvent:
+    """Set by the stream's thread when it gets there."""
+
+    def __init__(self, wake: Callable[[], None] | None) -> None:
+        """Begin not done; `wake` is called when it is."""
+        self._flag = threading.Event()
+        self._wake = wake
+
+    def done(self) -> bool:
+        """Whether the stream has got there."""
+        return self._flag.is_set()
+
+    def fire(self) -> None:
+        """Be done."""
+        self._flag.set()
+        if self._wake is not None:
+            self._wake()
+
+    def block(self) -> None:
+        """Wait until it is done; for streams' threads."""
+        self._flag.wait()
+
+
+class CPUStream:
+    """One thread that runs what it is given, in order."""
+
+    def __init__(self, name: str, wake: Callable[[], None] | None = None) -> None:
+        """Start the thread; `wake` is called after each of the stream's events."""
+        self._wake = wake
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Submit work."""
+        self._work.put(work)
+
+    def record(self) -> CPUEvent:
+        """Return an event behind all work submitted so far."""
+        event = CPUEvent(self._wake)
+        self._work.put(event.fire)
+        return event
+
+    def wait(self, event: Event) -> None:
+        """Hold up what is submitted from now on until `event` is done."""
+        assert isinstance(event, CPUEvent)
+        self._work.put(event.block)
+
+    def close(self) -> None:
+        """Finish what was submitted and end the thread."""
+        self._work.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+class CPUDevice:
+    """Streams on threads; an eventfd tells the poll loop that a result is there."""
+
+    torch_device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        """Start the streams."""
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.copy_in = CPUStream("copy-in")
+        self.compute = CPUStream("compute")
+        self.copy_out = CPUStream("copy-out", self._wake)
+
+    def host_buffer(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return zeroed memory."""
+        return torch.zeros(size, dtype=dtype)
+
+    def fileno(self) -> int:
+        """Return the eventfd."""
+        return self._wakeup
+
+    def clear_wakeups(self) -> None:
+        """Read the eventfd empty."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
+
+    def close(self) -> None:
+        """Finish all work, in the order in which streams wait for each other, and end the threads."""
+        self.copy_in.close()
+        self.compute.close()
+        self.copy_out.close()
+        os.close(self._wakeup)
+
+    def _wake(self) -> None:
+        os.eventfd_write(self._wakeup, 1)

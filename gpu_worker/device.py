@@ -1,0 +1,69 @@
+"""What the step pipeline needs of a device: three ordered streams and events between them.
+
+    copy_in    host ─► device │ step N+1's columns
+    compute                   │ step N, then N+1 …           everything that lasts on the device is written only here
+    copy_out   device ─► host │ step N-1's tokens
+
+A stream runs its work in the order of submission; streams are ordered among each other by events alone. On CUDA the
+work launches kernels and returns; on the CPU it is the computation, and a thread per stream runs it. Either way
+`run`, `record` and `wait` return at once, so the same pipeline drives both and its tests need no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+
+class Event(Protocol):
+    """A point in a stream's order."""
+
+    def done(self) -> bool:
+        """Whether everything submitted before it has finished. Raises what broke the device, if that happened."""
+
+
+class Stream(Protocol):
+    """Work in order."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Submit work, which must not raise: the pipeline catches what a step raises."""
+
+    def record(self) -> Event:
+        """Return an event that is done once all work submitted so far has finished."""
+
+    def wait(self, event: Event) -> None:
+        """Let all work submitted from now on begin only after `event` of another stream."""
+
+
+class Device(Protocol):
+    """A place to compute."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where tensors that last are."""
+
+    @property
+    def copy_in(self) -> Stream:
+        """The stream of host-to-device copies."""
+
+    @property
+    def compute(self) -> Stream:
+        """The one stream that computes."""
+
+    @property
+    def copy_out(self) -> Stream:
+        """The stream of device-to-host copies."""
+
+    def host_buffer(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return zeroed host memory, [size], that the copy streams can reach without a detour (pinned, on CUDA)."""
+
+    def fileno(self) -> int | None:
+        """Return a descriptor that is readable after an event of `copy_out` is done; None if events must be asked."""
+
+    def clear_wakeups(self) -> None:
+        """Make the descriptor unreadable until the next event."""
+
+    def close(self) -> None:
+        """Finish what was submitted and let go of everything."""

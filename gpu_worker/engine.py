@@ -1,0 +1,131 @@
+"""From a worker's options to a model that is ready to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from checkpoint import CheckpointError, ModelConfig, load_config, locate
+from gpu_worker.attention import TorchAttention
+from gpu_worker.config import EngineConfig
+from gpu_worker.cpu_device import CPUDevice
+from gpu_worker.device import Device
+from gpu_worker.free_memory import free_memory
+from gpu_worker.kv_cache import KVCache, blocks_in, bytes_per_block
+from gpu_worker.loading import choose_dtype, load_weights
+from gpu_worker.model import Decoder
+from gpu_worker.pipeline import StepPipeline
+from gpu_worker.runner import ModelRunner
+from protocol.messages import Opened
+
+_SHARE_OF_FREE_MEMORY = 0.5
+"""Of what is free once the weights are there, this much is for KV: the rest is activations', and other programs'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A loaded model on its device, and how large what may be asked of it is."""
+
+    device: Device
+    runner: ModelRunner
+    model_name: str
+    dtype: str
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    slots: int
+    blocks: int  # block 0, which is nobody's, not counted
+    block_size: int
+    max_batch_tokens: int
+    max_model_len: int
+
+    def pipeline(self, plans_in_flight: int) -> StepPipeline:
+        """Return a new pipeline over the model; there must be no other with plans in flight."""
+        return StepPipeline(self.device, self.runner, plans_in_flight, self.max_batch_tokens, self.slots, self.blocks)
+
+    def opened(self, nonce: int, session: int) -> Opened:
+        """Return what a scheduler is told when its session begins."""
+        return Opened(
+            nonce=nonce,
+            session=session,
+            model=self.model_name,
+            device=str(self.device.torch_device),
+            dtype=self.dtype,
+            vocab_size=self.vocab_size,
+            eos_token_ids=np.array(self.eos_token_ids, np.uint32),
+            slots=self.slots,
+            blocks=self.blocks,
+            block_size=self.block_size,
+            max_batch_tokens=self.max_batch_tokens,
+            max_model_len=self.max_model_len,
+        )
+
+
+def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: float | None = None) -> Engine:
+    """Load what a config describes; `tell` gets lines of progress, `kv_fill` is for tests that poison the KV cache.
+
+    Raises `CheckpointError` in one line for whatever a user can put right.
+    """
+    path = locate(config.model, need_weights=config.load_format != "dummy")
+    model_config = load_config(path)
+    max_model_len = _max_model_len(config, model_config)
+    dtype = choose_dtype(config.dtype, model_config)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device = CPUDevice()
+    tell(f"loading {path.name} in {str(dtype).removeprefix('torch.')}")
+    weights = load_weights(path, model_config, dtype, device.torch_device, config.load_format, config.seed)
+    blocks = _kv_blocks(config, model_config, max_model_len, dtype, device)
+    gib = blocks * bytes_per_block(model_config, config.block_size, dtype) / 2**30
+    tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
+    try:
+        cache = KVCache.allocate(model_config, blocks + 1, config.block_size, dtype, device.torch_device, fill=kv_fill)
+    except RuntimeError:
+        raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
+    attention = TorchAttention(config.block_size, dtype)
+    model = Decoder(model_config, weights, attention, max_model_len)
+    return Engine(
+        device=device,
+        runner=ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size)),
+        model_name=path.name,
+        dtype=str(dtype).removeprefix("torch."),
+        vocab_size=model_config.vocab_size,
+        eos_token_ids=model_config.eos_token_ids,
+        slots=config.max_num_seqs,
+        blocks=blocks,
+        block_size=config.block_size,
+        max_batch_tokens=config.max_batch_tokens,
+        max_model_len=max_model_len,
+    )
+
+
+def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+    if config.max_model_len is None:
+        return model.max_position_embeddings
+    if config.max_model_len > model.max_position_embeddings:
+        raise CheckpointError(
+            f"--max-model-len {config.max_model_len} is more than the model's {model.max_position_embeddings} positions"
+        )
+    return config.max_model_len
+
+
+def _kv_blocks(config: EngineConfig, model: ModelConfig, max_model_len: int, dtype: torch.dtype, device: Device) -> int:
+    """Return the blocks of the pool, block 0 not counted: as asked for, or by memory and what could ever be used."""
+    per_block = bytes_per_block(model, config.block_size, dtype)
+    least = -(-(max_model_len - 1) // config.block_size)
+    if config.kv_cache_blocks is not None:
+        blocks = config.kv_cache_blocks
+    elif config.kv_cache_gib is not None:
+        blocks = blocks_in(int(config.kv_cache_gib * 2**30), model, config.block_size, dtype) - 1
+    else:
+        memory = int(_SHARE_OF_FREE_MEMORY * free_memory(device.torch_device))
+        most = config.max_num_seqs * -(-max_model_len // config.block_size)
+        blocks = min(most, blocks_in(memory, model, config.block_size, dtype) - 1)
+    if blocks < least:
+        raise CheckpointError(
+            f"the KV cache would have {max(0, blocks)} blocks of {config.block_size} tokens ({per_block / 2**20:.1f} "
+            f"MiB each); one request of --max-model-len {max_model_len} needs {least}: lower that, or give more memory"
+        )
+    return blocks

@@ -1,0 +1,111 @@
+"""From files to parameters: every parameter is filled exactly once, or an error names it before a byte is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from checkpoint import CheckpointError, GGUFFile, ModelConfig, read_index
+from gpu_worker.gguf_tensors import gguf_shapes, gguf_tensors
+from gpu_worker.safetensors_tensors import safetensors_tensors
+from gpu_worker.weights import ModelWeights, destinations, empty_weights
+
+LOAD_FORMATS = ("auto", "dummy")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def choose_dtype(wanted: str, config: ModelConfig) -> torch.dtype:
+    """Return the dtype to compute in for --dtype `wanted`; "auto" goes by the checkpoint's own.
+
+    A float16 checkpoint becomes bfloat16, whose range holds every float16 and every activation that a bfloat16-trained
+    model can make; float16 does not. Raises `CheckpointError` for any other name.
+    """
+    if wanted == "auto":
+        return torch.float32 if config.dtype == "float32" else torch.bfloat16
+    if wanted not in DTYPES:
+        raise CheckpointError(f"dtype {wanted} is not supported; supported are auto, {', '.join(DTYPES)}")
+    return DTYPES[wanted]
+
+
+def load_weights(
+    path: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    load_format: str = "auto",
+    seed: int = 0,
+) -> ModelWeights:
+    """Return the parameters of the model at `path` (as `checkpoint.locate` found it) in `dtype` on `device`.
+
+    With `load_format` "dummy" they are random, the same for the same seed, dtype and kind of device. Raises
+    `CheckpointError` naming the tensor or the file that is missing, damaged, of another shape or unknown.
+    """
+    if load_format not in LOAD_FORMATS:
+        raise CheckpointError(f"load format {load_format} is unknown; known are {', '.join(LOAD_FORMATS)}")
+    if load_format == "dummy":
+        weights = empty_weights(config, dtype, device)
+        _randomise(destinations(weights, config), seed)
+        return weights
+    if path.is_dir():
+        index = read_index(path)
+        for name, stored in index.items():
+            if stored.dtype not in _FLOATS:
+                raise CheckpointError(f"{stored.file}: tensor {name} has unsupported dtype {stored.dtype}")
+        found = {name: stored.shape for name, stored in index.items()}
+        weights, views = _matched(found, config, dtype, device, path)
+        _fill(views, safetensors_tensors(index, set(views)), path)
+        return weights
+    file = GGUFFile(path)
+    weights, views = _matched(gguf_shapes(file), config, dtype, device, path)
+    _fill(views, gguf_tensors(file, config), path)
+    return weights
+
+
+def _matched(
+    found: Mapping[str, tuple[int, ...]], config: ModelConfig, dtype: torch.dtype, device: torch.device, path: Path
+) -> tuple[ModelWeights, dict[str, Tensor]]:
+    """Allocate the parameters once names and shapes in the files are known to fit them."""
+    expected = destinations(empty_weights(config, dtype, torch.device("meta")), config)
+    for name, view in expected.items():
+        if name not in found:
+            raise CheckpointError(f"{path}: tensor {name} is missing")
+        if found[name] != tuple(view.shape):
+            raise CheckpointError(f"{path}: tensor {name} has shape {found[name]}, expected {tuple(view.shape)}")
+    for name in found:
+        if name not in expected and not _may_be_ignored(name, config):
+            raise CheckpointError(f"{path}: tensor {name} is not part of {config.architecture}")
+    weights = empty_weights(config, dtype, device)
+    return weights, destinations(weights, config)
+
+
+def _may_be_ignored(name: str, config: ModelConfig) -> bool:
+    # A tied head may be stored once more; old checkpoints carry the rotary frequencies, which the configuration gives.
+    return (config.tie_word_embeddings and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
+
+
+def _fill(views: Mapping[str, Tensor], tensors: Iterable[tuple[str, Tensor]], path: Path) -> None:
+    waiting = dict(views)
+    for name, tensor in tensors:
+        view = waiting.pop(name, None)
+        if view is not None:
+            view.copy_(tensor)
+    if waiting:
+        raise CheckpointError(f"{path}: tensor {min(waiting)} is missing")
+
+
+def _randomise(views: Mapping[str, Tensor], seed: int) -> None:
+    """Draw every tensor so that activations, and so logits, keep a spread of about one whatever the depth."""
+    device = next(iter(views.values())).device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    for name, view in views.items():
+        if view.dim() == 2:
+            view.normal_(0.0, 1.0 / math.sqrt(view.shape[1]), generator=generator)
+        elif name.endswith(".bias"):
+            view.normal_(0.0, 0.1, generator=generator)
+        else:
+            view.fill_(1.0)

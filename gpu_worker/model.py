@@ -1,0 +1,63 @@
+"""The decoder: the Llama family's forward pass over one step's tokens, whichever requests they belong to."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from checkpoint import ModelConfig
+from gpu_worker.attention import AttentionStep, TorchAttention
+from gpu_worker.kv_cache import KVCache
+from gpu_worker.rope import rope_table, rotate
+from gpu_worker.weights import LayerWeights, ModelWeights
+
+
+class Decoder:
+    """A model ready to compute on the device of its weights, for positions below `max_positions`."""
+
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, attention: TorchAttention, max_positions: int | None = None
+    ) -> None:
+        self.config, self.weights, self.attention = config, weights, attention
+        self.rope = rope_table(config, max_positions or config.max_position_embeddings, weights.norm.device)
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, positions: Tensor, logits_at: Tensor, step: AttentionStep, cache: KVCache
+    ) -> Tensor:
+        """Write the K and V of `tokens` to `cache` and return logits: float32 [S, vocabulary].
+
+        `tokens`, `positions`: int64 [T], row after row as `step` was prepared. `logits_at`: int64 [S], the places among
+        the T tokens whose successor is wanted; S may be 0.
+        """
+        weights = self.weights
+        cos, sin = self.rope[positions][:, None].chunk(2, dim=-1)
+        x = F.embedding(tokens, weights.embedding)
+        for i, layer in enumerate(weights.layers):
+            x = x + self._attention(i, layer, self._norm(x, layer.input_norm), cos, sin, step, cache)
+            x = x + self._mlp(layer, self._norm(x, layer.mlp_norm))
+        x = self._norm(x.index_select(0, logits_at), weights.norm)
+        return F.linear(x, weights.head).float()
+
+    def _attention(
+        self, i: int, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor, step: AttentionStep, cache: KVCache
+    ) -> Tensor:
+        config = self.config
+        heads, kv_heads = config.num_heads, config.num_kv_heads
+        qkv = F.linear(x, layer.qkv, layer.qkv_bias).view(len(x), -1, config.head_dim)
+        qk, v = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            qk = torch.cat((self._norm(qk[:, :heads], layer.q_norm), self._norm(qk[:, heads:], layer.k_norm)), dim=1)
+        qk = rotate(qk, cos, sin)
+        cache.write(i, qk[:, heads:], v, step.where)
+        mixed = self.attention.attend(i, qk[:, :heads], cache, step)
+        return F.linear(mixed.flatten(1), layer.output, layer.output_bias)
+
+    def _mlp(self, layer: LayerWeights, x: Tensor) -> Tensor:
+        gate, up = F.linear(x, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+        return F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        # torch squares and sums in float32 whatever x is.
+        return F.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)

@@ -1,0 +1,142 @@
+"""The step pipeline: launches plans as they come, gives their answers in order. Its state is the batches in flight.
+
+    plan ─► stage ─► copy in ─► carry-over, forward, sample ─► copy out ─► answer
+            host     copy_in    compute                        copy_out    host
+
+With k plans in flight there are k staging buffers and k output buffers, so nothing of step N+1 is written where step N
+still reads; and block tables, KV, last tokens and settings are touched by the compute stream alone, in plan order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_worker.device import Device, Event
+from gpu_worker.runner import ModelRunner, StepOutput
+from gpu_worker.staging import StagingBuffer
+from protocol.messages import Failed, Plan, Result
+
+_log = logging.getLogger("stepahead.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """All memory that one plan in flight has for itself."""
+
+    staging: StagingBuffer
+    output: StepOutput
+    token: torch.Tensor  # on the host
+    status: torch.Tensor
+
+
+@dataclass(slots=True)
+class Batch:
+    """One plan in flight."""
+
+    plan: Plan
+    buffers: Buffers
+    samples: int
+    error: BaseException | None = None
+    skipped: bool = False  # it was queued behind a step that failed
+    finished: Event | None = None
+
+
+class StepPipeline:
+    """Takes plans by `launch`, which returns at once, and gives answers by `collect`, oldest first."""
+
+    def __init__(
+        self, device: Device, runner: ModelRunner, plans_in_flight: int, max_tokens: int, slots: int, blocks: int
+    ) -> None:
+        """Make buffers for `plans_in_flight` plans of at most `max_tokens` tokens over `slots` slots and `blocks`."""
+        self._device = device
+        self._runner = runner
+        self._free = [
+            Buffers(
+                staging=StagingBuffer(device, max_tokens, slots, blocks),
+                output=runner.new_output(),
+                token=device.host_buffer(slots, torch.int64),
+                status=device.host_buffer(slots, torch.uint8),
+            )
+            for _ in range(plans_in_flight)
+        ]
+        self._in_flight: deque[Batch] = deque()
+        self._failed_step = 0  # written where steps run, so a step that runs later knows
+
+    def __len__(self) -> int:
+        """How many plans are in flight."""
+        return len(self._in_flight)
+
+    @property
+    def room(self) -> bool:
+        """Whether another plan may be launched."""
+        return bool(self._free)
+
+    def launch(self, plan: Plan) -> None:
+        """Put a plan behind those in flight; there must be room."""
+        device = self._device
+        buffers = self._free.pop()
+        host, columns = buffers.staging.stage(plan)
+        samples = len(host.sample_slot)
+        batch = Batch(plan, buffers, samples)
+
+        def compute() -> None:
+            if plan.settled < self._failed_step:
+                # It was planned in ignorance of that failure: it builds on tokens that were never sampled.
+                batch.skipped = True
+                return
+            self._runner.run(plan, host, columns, buffers.output)
+
+        def copy_out() -> None:
+            buffers.token[:samples].copy_(buffers.output.token[:samples], non_blocking=True)
+            buffers.status[:samples].copy_(buffers.output.status[:samples], non_blocking=True)
+
+        device.copy_in.run(self._guarded(batch, buffers.staging.copy))
+        device.compute.wait(device.copy_in.record())
+        device.compute.run(self._guarded(batch, compute))
+        device.copy_out.wait(device.compute.record())
+        device.copy_out.run(self._guarded(batch, copy_out))
+        batch.finished = device.copy_out.record()
+        self._in_flight.append(batch)
+
+    def ready(self) -> bool:
+        """Whether the oldest plan's answer can be collected."""
+        if not self._in_flight:
+            return False
+        finished = self._in_flight[0].finished
+        return finished is not None and finished.done()
+
+    def collect(self) -> Result | Failed:
+        """Return the answer to the oldest plan, which must be ready; its buffers are free again."""
+        batch = self._in_flight.popleft()
+        plan, buffers = batch.plan, batch.buffers
+        self._free.append(buffers)
+        if batch.error is not None:
+            _log.error("step %d failed", plan.step, exc_info=batch.error)
+            return Failed(plan.session, plan.step, True, f"{type(batch.error).__name__}: {batch.error}")
+        if batch.skipped:
+            return Failed(plan.session, plan.step, False, "queued behind a failed step")
+        return Result(
+            session=plan.session,
+            step=plan.step,
+            token=buffers.token[: batch.samples].numpy().astype(np.uint32),
+            status=buffers.status[: batch.samples].numpy().copy(),
+        )
+
+    def _guarded(self, batch: Batch, work: Callable[[], None]) -> Callable[[], None]:
+        """Return `work` so that what it raises becomes the batch's error, and a batch in error does no more work."""
+
+        def run() -> None:
+            if batch.error is None and not batch.skipped:
+                try:
+                    work()
+                except Exception as error:
+                    batch.error = error
+                    self._failed_step = batch.plan.step
+
+        return run

@@ -1,0 +1,137 @@
+"""The worker process: a socket around the step pipeline."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import zmq
+
+from gpu_worker.engine import Engine
+from gpu_worker.session import Session
+from protocol.codec import decode
+from protocol.errors import ProtocolError
+from protocol.identity import new_session
+from protocol.messages import Close, Message, Open, Ping, Plan, Pong, Refused
+from protocol.sockets import (
+    HEARTBEAT_SECONDS,
+    SILENCE_SECONDS,
+    PeerGoneError,
+    Received,
+    receive_from_peer,
+    send_to_peer,
+)
+from protocol.stop_signal import StopSignal
+
+EVENT_POLL_SECONDS = 20e-6
+"""How often events are asked while something is in flight, on a device that can't wake the poll."""
+
+_log = logging.getLogger("stepahead.worker")
+
+
+class WorkerProcess:
+    """One turn: wait for a message or a finished batch, whichever comes first; launch plans, send answers."""
+
+    def __init__(self, engine: Engine, router: zmq.Socket[bytes], stop: StopSignal) -> None:
+        """Serve `engine` on a bound ROUTER."""
+        self._engine = engine
+        self._router = router
+        self._stop = stop
+        self._life = new_session()  # what a peer that has no session is told: a restart shows
+        self._session: Session | None = None
+        self._next: tuple[bytes, Open] | None = None  # waits until the old session's batches are done
+        self._garbage = 0
+        self._poller = zmq.Poller()
+        self._poller.register(router, zmq.POLLIN)
+        self._poller.register(stop, zmq.POLLIN)
+        self._wakeup = engine.device.fileno()
+        if self._wakeup is not None:
+            self._poller.register(self._wakeup, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        while not self._stop.is_set:
+            self._wait()
+            while (received := receive_from_peer(self._router)) is not None:
+                self._hear(received, time.monotonic())
+            self._answer()
+            self._hand_over(time.monotonic())
+
+    def _wait(self) -> None:
+        """Block until a message, a finished batch or a second has come."""
+        session = self._session
+        if self._wakeup is not None:
+            if any(waited_for == self._wakeup for waited_for, _ in self._poller.poll(int(1000 * HEARTBEAT_SECONDS))):
+                self._engine.device.clear_wakeups()
+        elif session is None or not len(session.pipeline):
+            self._poller.poll(int(1000 * HEARTBEAT_SECONDS))
+        else:
+            while not self._poller.poll(0) and not session.pipeline.ready():
+                time.sleep(EVENT_POLL_SECONDS)
+
+    def _hear(self, received: Received, now: float) -> None:
+        peer, session = received.peer, self._session
+        mine = session if session is not None and session.peer == peer and not session.over else None
+        if mine is not None:
+            mine.heard = now
+        try:
+            message = decode(received.frame, Open, Plan, Close, Ping, Pong)
+            if isinstance(message, Open):
+                self._claim(peer, message)
+            elif isinstance(message, Ping):
+                self._say(peer, Pong(mine.number, mine.answered) if mine is not None else Pong(self._life, 0))
+            elif mine is not None and isinstance(message, Plan | Close) and message.session == mine.number:
+                if isinstance(message, Plan):
+                    mine.launch(message, self._engine)
+                else:
+                    self._end(mine, "its scheduler closed it")
+        except ProtocolError as error:
+            self._garbage += 1
+            if self._garbage.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …
+                _log.warning("dropped a message, %d so far: %s", self._garbage, error)
+            if mine is not None:
+                # Its scheduler waits for an answer that can't be given; it sees by its next Ping that it must begin
+                # again.
+                self._end(mine, str(error))
+
+    def _claim(self, peer: bytes, claim: Open) -> None:
+        """Let a scheduler have the worker, unless another one has it."""
+        session = self._session
+        if session is not None and not session.over:
+            if session.peer != peer:
+                self._say(peer, Refused(claim.nonce, "the worker has another scheduler"))
+                return
+            self._end(session, "its scheduler opened another")
+        self._next = (peer, claim)
+
+    def _answer(self) -> None:
+        session = self._session
+        while session is not None and session.pipeline.ready():
+            answer = session.collect()
+            if not session.over:
+                self._say(session.peer, answer)
+
+    def _hand_over(self, now: float) -> None:
+        """End a silent scheduler's session; begin the next one as soon as the last one's batches are done."""
+        session = self._session
+        if session is not None and not session.over and now - session.heard > SILENCE_SECONDS:
+            self._end(session, "nothing was heard of its scheduler")
+        if session is not None and session.over and not len(session.pipeline):
+            session = self._session = None
+        if session is None and self._next is not None:
+            (peer, claim), self._next = self._next, None
+            engine = self._engine
+            self._session = Session(peer, new_session(), engine.pipeline(claim.plans_in_flight), now)
+            self._say(peer, engine.opened(claim.nonce, self._session.number))
+
+    def _end(self, session: Session, why: str) -> None:
+        _log.info("a session is over: %s", why)
+        session.over = True
+
+    def _say(self, peer: bytes, message: Message) -> None:
+        try:
+            if not send_to_peer(self._router, peer, message):
+                _log.warning("a peer takes no more messages; one was dropped")
+        except PeerGoneError:
+            if self._session is not None and self._session.peer == peer:
+                self._end(self._session, "its scheduler is gone")
