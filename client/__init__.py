@@ -1,0 +1,20 @@
+"""The Python client of a Stepahead server, for asyncio and for everybody else."""
+
+from client.async_client import AsyncClient
+from client.client import BlockingStream, Client
+from client.completion import Completion, Piece
+from client.errors import RequestFailedError, RequestRefusedError, ServerLostError, StepaheadError
+from client.text_stream import TextStream
+
+__all__ = [
+    "AsyncClient",
+    "BlockingStream",
+    "Client",
+    "Completion",
+    "Piece",
+    "RequestFailedError",
+    "RequestRefusedError",
+    "ServerLostError",
+    "StepaheadError",
+    "TextStream",
+]

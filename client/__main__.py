@@ -1,0 +1,79 @@
+"""`python -m client "prompt"`: ask a running server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from client.ask import Settings
+from client.client import Client
+from client.errors import StepaheadError
+from protocol.endpoints import DEFAULT_ADDRESS
+
+CONNECT_SECONDS = 3.0
+"""Somebody sits in front of it."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m client", description="Ask a running Stepahead server.")
+    parser.add_argument("prompt", help="what to ask; - reads it from standard input")
+    parser.add_argument("--address", default=DEFAULT_ADDRESS, help="where the server is (%(default)s)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--chat", dest="raw", action="store_false", help="the prompt is a user's message (the default)")
+    form.add_argument("--raw", dest="raw", action="store_true", help="the prompt is a text to be continued")
+    parser.set_defaults(raw=False)
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="at most so many new tokens")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 always takes the most likely token")
+    parser.add_argument("--top-k", type=int, metavar="K")
+    parser.add_argument("--top-p", type=float, metavar="P")
+    parser.add_argument("--min-p", type=float, metavar="P")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end where this appears; may be given again")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on behind the model's end tokens")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Stream one answer to standard output; return the exit code: 0, 1 for an error, 130 after Ctrl-C."""
+    given = _parser().parse_args(arguments)
+    settings = Settings(
+        max_tokens=given.max_tokens,
+        temperature=given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        min_p=given.min_p,
+        seed=given.seed,
+        stop=given.stop,
+        ignore_eos=given.ignore_eos,
+        timeout=given.timeout,
+    )
+    try:
+        prompt = sys.stdin.read() if given.prompt == "-" else given.prompt
+        _answer(given.address, prompt, settings, raw=given.raw)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read the answer has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (StepaheadError, ValueError) as error:
+        print(f"client: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _answer(address: str, prompt: str, settings: Settings, *, raw: bool) -> None:
+    with Client(address, connect_seconds=CONNECT_SECONDS) as client:
+        messages = [{"role": "user", "content": prompt}]
+        stream = client.stream(prompt, **settings) if raw else client.stream_chat(messages, **settings)
+        with stream:
+            for piece in stream:
+                print(piece.text, end="", flush=True)
+        print()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

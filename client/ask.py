@@ -1,0 +1,85 @@
+"""From what a caller writes to the message that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.errors import RequestRefusedError
+from protocol.codec import encode
+from protocol.errors import ProtocolError
+from protocol.messages import Generate
+
+Prompt = str | Sequence[int] | NDArray[Any]
+"""Text, or the token ids that it would become."""
+
+
+class Settings(TypedDict, total=False):
+    """How to answer. What is absent or None is the server's choice.
+
+    max_tokens: at most so many new tokens; the server's choice is what the context has room for.
+    temperature: 0 always takes the most likely token.
+    top_k, top_p, min_p: sample among the k most likely tokens; among the fewest that hold a probability of p; among
+    those at least p times as likely as the most likely one.
+    seed: in [-2**63, 2**63); the same seed and prompt give the same tokens.
+    stop: strings that end the answer, and are no part of it unless include_stop.
+    stop_token_ids: tokens that end it. ignore_eos: the model's own end tokens do not.
+    timeout: seconds after which the answer ends with what there is of it, `finish_reason` "timeout".
+    """
+
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    ignore_eos: bool
+    include_stop: bool
+    timeout: float | None
+
+
+def ask(
+    request: int,
+    prompt: Prompt | None,
+    messages: Iterable[Mapping[str, Any]] | None,
+    *,
+    stream: bool,
+    settings: Settings,
+) -> bytes:
+    """Return the frame of a request for one of `prompt` and `messages`; raises `RequestRefusedError`."""
+    fields: dict[str, Any] = dict(settings)
+    unknown = fields.keys() - Settings.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
+    stop, stop_token_ids = fields.pop("stop", None), fields.pop("stop_token_ids", None)
+    if stop is not None:
+        fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    if stop_token_ids is not None:
+        fields["stop_token_ids"] = _ids("stop_token_ids", stop_token_ids)
+    if isinstance(prompt, str):
+        fields["prompt"] = prompt
+    elif prompt is not None:
+        fields["token_ids"] = _ids("the prompt", prompt)
+    if messages is not None:
+        fields["messages"] = tuple(dict(message) for message in messages)
+    try:
+        return encode(Generate(request=request, stream=stream, **fields))
+    except ProtocolError as error:
+        raise RequestRefusedError(str(error)) from None
+
+
+def _ids(what: str, ids: Any) -> NDArray[np.uint32]:
+    """Return token ids as a column; nothing is rounded or wrapped on the way there."""
+    if isinstance(ids, np.ndarray):
+        ids = ids.tolist()
+    for token in ids:
+        if type(token) is not int and not isinstance(token, np.integer):
+            raise RequestRefusedError(f"{what}: {token!r} is no token id")
+        if not 0 <= token < 2**32:
+            raise RequestRefusedError(f"{what}: token id {token} is outside of any vocabulary")
+    return np.array(ids, "<u4")

@@ -1,0 +1,7 @@
+"""`python -m frontend`: one frontend process."""
+
+import sys
+
+from frontend.process import main
+
+sys.exit(main())

@@ -1,0 +1,104 @@
+"""Chat messages to one prompt text, by the template that came with the model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateSyntaxError
+
+from frontend.chat_environment import chat_environment
+from frontend.text_error import TextError, require_unicode
+from frontend.tokenizer import TextTokenizer
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+class ChatTemplate:
+    """A compiled chat template; one without a source exists too and refuses every chat in words."""
+
+    def __init__(
+        self,
+        source: str | None,
+        special_tokens: Mapping[str, str] | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        """Compile `source`; `special_tokens` are the strings that templates print, such as `bos_token`.
+
+        A template that does not compile raises `TextError`, so that it is met at start-up and not by a user.
+        """
+        self._special_tokens = dict(special_tokens or {})
+        self._template = None
+        if source is None:
+            return
+        # Few templates know the developer role, the newer name of system.
+        self._knows_developer = "developer" in source
+        try:
+            self._template = chat_environment(now).from_string(source)
+        except TemplateSyntaxError as error:
+            raise TextError(f"the model's chat template is broken at line {error.lineno}: {error.message}") from error
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+        """Return the prompt text of `messages`, ending where the assistant is to go on.
+
+        A message has a `role` (one of `ROLES`) and a `content`: a string, a list of `{"type": "text", "text": ...}`
+        parts (joined by line ends), or nothing, which renders as nothing. Its other keys reach the template as they
+        are, those that are None excepted. `TextError` says what is wrong: no template, no messages, a bad message,
+        or what the template itself objects to.
+        """
+        if self._template is None:
+            raise TextError("this model has no chat template; send a plain prompt to completions instead")
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+            raise TextError("messages is not a list")
+        if not messages:
+            raise TextError("messages is empty")
+        cleaned = [self._clean(message, f"messages[{i}]") for i, message in enumerate(messages)]
+        try:
+            text = self._template.render(
+                self._special_tokens,
+                messages=cleaned,
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except Exception as error:  # a template is a program: it may fail in any way, and none may end the server
+            raise TextError(f"the model's chat template refused these messages: {error}") from error
+        require_unicode(text, "a message")
+        return text
+
+    def encode(
+        self, messages: Sequence[Mapping[str, Any]], tokenizer: TextTokenizer, *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Return the ids of the rendered chat. BOS is the template's business alone, so it never comes twice."""
+        return tokenizer.encode(self.render(messages, add_generation_prompt=add_generation_prompt), add_special=False)
+
+    def _clean(self, message: Mapping[str, Any], where: str) -> dict[str, Any]:
+        if not isinstance(message, Mapping):
+            raise TextError(f"{where} is not an object")
+        role = message.get("role")
+        if role not in ROLES:
+            raise TextError(f"{where}.role is not one of {', '.join(ROLES)}")
+        if role == "developer" and not self._knows_developer:
+            role = "system"
+        given = {key: value for key, value in message.items() if value is not None}
+        return given | {"role": role, "content": _content(message.get("content"), f"{where}.content")}
+
+
+def _content(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise TextError(f"{where} is neither a text nor a list of text parts")
+    return "\n".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
+
+
+def _part(part: Any, where: str) -> str:
+    if not isinstance(part, Mapping):
+        raise TextError(f"{where} is not an object")
+    if part.get("type") != "text":
+        raise TextError(f"{where}.type is not 'text'; this model reads text only")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise TextError(f"{where}.text is not a text")
+    return text

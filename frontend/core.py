@@ -1,0 +1,289 @@
+"""The frontend without sockets and clock: messages in, messages to send out, time as an argument."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+
+from frontend.intake import Intake
+from frontend.scheduler_link import SchedulerLink
+from frontend.stream import NO_TOKENS, Stream
+from frontend.text_error import TextError
+from frontend.text_peer import TextPeer
+from protocol.identity import new_session
+from protocol.messages import (
+    Attached,
+    Cancel,
+    Chunk,
+    Deltas,
+    Finish,
+    Generate,
+    Message,
+    Ping,
+    Pong,
+    Unattached,
+)
+from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS
+
+PATIENCE_SECONDS = 10.0
+"""How long a request waits for any scheduler to be there before it ends with an error."""
+
+LOOK_AROUND_SECONDS = 0.25
+"""How often silences and deadlines are looked at."""
+
+MOST_ANSWERS_WAITING = 4096
+"""A peer that lets more of its refusals lie than this is not reading; it is forgotten."""
+
+_log = logging.getLogger("stepahead.frontend")
+
+
+class FrontendCore:
+    """Text clients on one side, schedulers on the other.
+
+    A request is placed at the attached scheduler with the fewest outstanding tokens and stays there. A scheduler that
+    has forgotten us gets its requests again with the output so far; one that is silent loses them to another. Every
+    request that was accepted ends exactly once, whoever dies.
+    """
+
+    def __init__(self, intake: Intake, schedulers: Iterable[str], now: float) -> None:
+        """Begin with nobody attached; `schedulers` are addresses, and links are named by their index."""
+        self._intake = intake
+        self.links = [SchedulerLink(address, now) for address in schedulers]
+        for link in self.links:
+            link.attach()
+        self.peers: dict[bytes, TextPeer] = {}
+        self.speak_to: dict[bytes, None] = {}  # peers that may have something to be sent, in order
+        self.served: Attached | None = None  # what can be asked for, as the first scheduler said
+        self.counters: Counter[str] = Counter()
+        self._ids = count(1)
+        self._unplaced: dict[Stream, float] = {}  # until when each waits for a scheduler
+        self._next_look = now
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be judged: some scheduler has said what it serves."""
+        return self.served is not None
+
+    # ------------------------------------------------------------ from text clients
+
+    def hear_client(self, identity: bytes, message: Message, now: float) -> None:
+        """Take a message of a text client."""
+        peer = self._peer(identity, now)
+        match message:
+            case Generate():
+                self._generate(identity, peer, message, now)
+            case Cancel() if message.request in peer.requests:
+                self._end(peer.requests[message.request], Finish.ABORT, abort=True)
+            case Ping():
+                self._answer(identity, peer, Pong(peer.session, 0))
+            case _:
+                pass  # a Pong has done its work by being heard; a Cancel may come too late
+
+    def refuse(self, identity: bytes, request: int, reason: str, now: float) -> None:
+        """Refuse a request whose message broke the protocol's rules."""
+        self._refuse(identity, self._peer(identity, now), request, reason)
+
+    def client_gone(self, identity: bytes) -> None:
+        """Forget a text client and end its requests."""
+        self.speak_to.pop(identity, None)
+        peer = self.peers.pop(identity, None)
+        for stream in () if peer is None else list(peer.requests.values()):
+            if stream.finish is Finish.RUNNING:
+                stream.end(Finish.ABORT)
+                self._let_go(stream, abort=True)
+
+    def _peer(self, identity: bytes, now: float) -> TextPeer:
+        peer = self.peers.get(identity)
+        if peer is None:
+            peer = self.peers[identity] = TextPeer(new_session(), now)
+        peer.heard = now
+        return peer
+
+    def _generate(self, identity: bytes, peer: TextPeer, ask: Generate, now: float) -> None:
+        assert self.served is not None
+        try:
+            if ask.request in peer.requests:
+                raise TextError(f"request {ask.request} is still being served; a new request needs a new number")
+            stream = self._intake.accept(identity, ask, self.served, now)
+        except TextError as error:
+            self._refuse(identity, peer, ask.request, str(error))
+            return
+        self.counters["accepted"] += 1
+        peer.requests[ask.request] = stream
+        self._place(stream, now)
+
+    def _refuse(self, identity: bytes, peer: TextPeer, request: int, reason: str) -> None:
+        self.counters["refused"] += 1
+        self._answer(identity, peer, Chunk(request, "", NO_TOKENS, Finish.REFUSED, reason, 0, 0))
+
+    def _answer(self, identity: bytes, peer: TextPeer, message: Message) -> None:
+        if peer.answers_waiting >= MOST_ANSWERS_WAITING:
+            _log.warning("a client doesn't read its answers: forgotten, its requests ended")
+            self.client_gone(identity)
+            return
+        peer.answer(message)
+        self.speak_to[identity] = None
+
+    # ------------------------------------------------------------ from schedulers
+
+    def hear_scheduler(self, index: int, message: Message, now: float) -> None:
+        """Take a message of a scheduler."""
+        link = self.links[index]
+        link.heard = now
+        match message:
+            case Attached():
+                self._attached(link, message, now)
+            case Deltas() if link.attached is not None and message.session == link.attached.session:
+                self._deltas(link, message)
+            case Deltas():
+                self.counters["stale_deltas"] += 1
+            # Until Attached comes, what is heard answers to what was said before the Attach that is on its way.
+            case Unattached() if link.attached is not None:
+                _log.warning("%s: the scheduler does not know us any more; attaching again", link.address)
+                link.detach(now)
+            case Pong() if link.attached is not None and message.session != link.attached.session:
+                _log.warning("%s: the scheduler was restarted; attaching again", link.address)
+                link.detach(now)
+            case Ping():
+                link.say(Pong(link.incarnation, 0))
+            case _:
+                pass
+
+    def _attached(self, link: SchedulerLink, attached: Attached, now: float) -> None:
+        if link.attached is not None or attached.incarnation != link.incarnation:
+            return
+        self.served = self.served or attached
+        if (attached.model, attached.vocab_size) != (self.served.model, self.served.vocab_size):
+            if not self.counters["other_model"]:
+                _log.error(
+                    "%s: the scheduler serves %s, others %s: not used", link.address, attached.model, self.served.model
+                )
+            self.counters["other_model"] += 1
+            return
+        link.attached = attached
+        again = link.give_back_all()
+        for stream in again:
+            self._submit(link, stream, now)
+        self.counters["resubmitted"] += len(again)
+        for stream in list(self._unplaced):
+            del self._unplaced[stream]
+            self._place(stream, now)
+
+    def _deltas(self, link: SchedulerLink, deltas: Deltas) -> None:
+        tokens, at, errors = deltas.token.tolist(), 0, iter(deltas.errors)
+        for request, offset, length, ended in zip(
+            deltas.request.tolist(), deltas.offset.tolist(), deltas.count.tolist(), deltas.finish.tolist(), strict=True
+        ):
+            row = tokens[at : at + length]
+            at += length
+            finish = Finish(ended)
+            error = next(errors) if finish in (Finish.ERROR, Finish.REFUSED) else ""
+            stream = link.streams.get(request)
+            if stream is None:
+                self.counters["overshoot_tokens"] += length
+            else:
+                self._delta(link, stream, offset, row, finish, error)
+
+    def _delta(
+        self, link: SchedulerLink, stream: Stream, offset: int, row: list[int], finish: Finish, error: str
+    ) -> None:
+        known = len(stream.output)
+        if offset > known:
+            self.counters["gaps"] += 1
+            missing = f"the scheduler's tokens {known} to {offset - 1} did not come"
+            self._end(stream, Finish.ERROR, missing, abort=finish is Finish.RUNNING)
+            return
+        news = row[known - offset :]
+        if len(news) < len(row):
+            self.counters["duplicate_tokens"] += len(row) - len(news)
+        used = stream.push(news)
+        link.outstanding -= used
+        if stream.finish is not Finish.RUNNING:  # a stop string
+            self.counters["overshoot_tokens"] += len(news) - used
+            self._ended(stream, abort=finish is Finish.RUNNING)
+        elif finish is not Finish.RUNNING:
+            self._end(stream, finish, error, abort=False)
+        elif news:
+            self._has_news(stream)
+
+    # ------------------------------------------------------------ time
+
+    def look_around(self, now: float) -> None:
+        """See to heartbeats, silences and deadlines. `now` counts only time in which this process ran."""
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_AROUND_SECONDS
+        for link in self.links:
+            self._watch_link(link, now)
+        for identity, peer in list(self.peers.items()):
+            if now - peer.heard >= SILENCE_SECONDS:
+                self.client_gone(identity)
+            elif peer.requests and now - peer.spoke >= HEARTBEAT_SECONDS and not peer.answers_waiting:
+                self._answer(identity, peer, Ping())  # to a peer that is gone it fails, which is how we learn of it
+        for stream, until in list(self._unplaced.items()):
+            if now >= stream.deadline:
+                self._end(stream, Finish.TIMEOUT, abort=False)
+            elif now >= until:
+                self._end(stream, Finish.ERROR, "no scheduler is there to serve it", abort=False)
+
+    def _watch_link(self, link: SchedulerLink, now: float) -> None:
+        missing = now - (link.lost if link.attached is None else link.heard)
+        if missing >= SILENCE_SECONDS and (link.attached is not None or link.streams):
+            _log.warning("%s: the scheduler has been missing for %.0f s", link.address, missing)
+            link.detach(now)
+            for stream in link.give_back_all():
+                self._place(stream, now)
+        elif now - link.spoke >= HEARTBEAT_SECONDS and link.peek() is None:
+            if link.attached is None:
+                link.attach()
+            else:
+                link.say(Ping())
+
+    def stop(self) -> None:
+        """End every request: this process is about to end."""
+        for peer in self.peers.values():
+            for stream in list(peer.requests.values()):
+                self._end(stream, Finish.ERROR, "the server is shutting down", abort=True)
+
+    # ------------------------------------------------------------ streams
+
+    def _place(self, stream: Stream, now: float) -> None:
+        here = [link for link in self.links if link.attached is not None]
+        if here:
+            self._submit(min(here, key=lambda link: link.outstanding), stream, now)
+        else:
+            self._unplaced[stream] = now + PATIENCE_SECONDS
+
+    def _submit(self, link: SchedulerLink, stream: Stream, now: float) -> None:
+        link.take(stream, stream.submission(next(self._ids), now))
+
+    def _end(self, stream: Stream, finish: Finish, error: str = "", *, abort: bool) -> None:
+        if stream.finish is Finish.RUNNING:
+            stream.end(finish, error)
+            self._ended(stream, abort=abort)
+
+    def _ended(self, stream: Stream, *, abort: bool) -> None:
+        self._let_go(stream, abort=abort)
+        self._has_news(stream)
+        self.counters[f"ended_{stream.finish.name.lower()}"] += 1
+
+    def _let_go(self, stream: Stream, *, abort: bool) -> None:
+        if self._unplaced.pop(stream, None) is not None:
+            return
+        link = next(link for link in self.links if link.streams.get(stream.request) is stream)
+        link.give_back(stream, abort=abort)
+
+    def _has_news(self, stream: Stream) -> None:
+        self.peers[stream.peer].has_news(stream)
+        self.speak_to[stream.peer] = None
+
+    def check(self) -> None:
+        """Assert what holds between any two events: each live request is in exactly one place."""
+        placed = [stream for link in self.links for stream in link.streams.values()]
+        live = [s for peer in self.peers.values() for s in peer.requests.values() if s.finish is Finish.RUNNING]
+        assert len(placed) + len(self._unplaced) == len(live), "a request is lost, or in two places"
+        assert {*placed, *self._unplaced} == set(live)
+        for link in self.links:
+            link.check()

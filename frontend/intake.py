@@ -1,0 +1,95 @@
+"""What a user asked for, checked and made ready for a scheduler."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frontend.detokenizer import Detokenizer
+from frontend.model_text import ModelText
+from frontend.sampling_defaults import SamplingDefaults
+from frontend.stop_strings import StopStrings
+from frontend.stream import NO_TOKENS, Stream
+from frontend.text_error import TextError
+from protocol.fields import UINT64_MAX
+from protocol.messages import Attached, Generate, Submit
+
+MOST_STOP_TOKENS = 256
+"""A scheduler compares each new token with all of a request's stop tokens, at every step."""
+
+
+class Intake:
+    """Makes a `Stream` of a `Generate`, or says in the user's terms why that can't be."""
+
+    def __init__(
+        self,
+        text: ModelText,
+        defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008 (it is frozen)
+        draw_seed: Callable[[], int] = lambda: secrets.randbits(64),
+    ) -> None:
+        """Read and write text as the model does; `draw_seed` gives a seed in [0, 2**64) to requests without one."""
+        self._text = text
+        self._defaults = defaults
+        self._draw_seed = draw_seed
+
+    def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> Stream:
+        """Return the stream of a request of `peer`, to be served as `served` describes; raises `TextError`."""
+        stops = StopStrings(ask.stop, include_stop=ask.include_stop)
+        stop_token_ids = NO_TOKENS if ask.stop_token_ids is None else ask.stop_token_ids
+        if len(stop_token_ids) > MOST_STOP_TOKENS:
+            raise TextError(f"{len(stop_token_ids)} stop_token_ids, at most {MOST_STOP_TOKENS} are allowed")
+        _check_ids("stop_token_ids", stop_token_ids, served.vocab_size)
+        prompt = self._prompt(ask, served.max_model_len)
+        if not len(prompt):
+            raise TextError("the prompt is empty")
+        if len(prompt) >= served.max_model_len:
+            raise TextError(
+                f"the prompt has {len(prompt)} tokens: a context of {served.max_model_len} leaves no room for an answer"
+            )
+        _check_ids("the prompt", prompt, served.vocab_size)
+        room = served.max_model_len - len(prompt)
+        defaults = self._defaults
+        submit = Submit(
+            request=0,
+            prompt=prompt,
+            output=NO_TOKENS,
+            max_tokens=room if ask.max_tokens is None else min(ask.max_tokens, room),
+            temperature=defaults.temperature if ask.temperature is None else ask.temperature,
+            top_k=defaults.top_k if ask.top_k is None else ask.top_k,
+            top_p=defaults.top_p if ask.top_p is None else ask.top_p,
+            min_p=defaults.min_p if ask.min_p is None else ask.min_p,
+            seed=self._draw_seed() if ask.seed is None else ask.seed & UINT64_MAX,  # two's complement
+            ignore_eos=ask.ignore_eos,
+            stop_token_ids=stop_token_ids,
+            timeout=0.0,
+        )
+        ends = frozenset(stop_token_ids.tolist())
+        if not ask.ignore_eos:
+            ends |= frozenset(served.eos_token_ids.tolist())
+        detokenizer = Detokenizer(self._text.pieces, continues_text=ask.messages is None)
+        deadline = now + ask.timeout if ask.timeout else inf
+        return Stream(peer, ask, submit, detokenizer, stops, ends, deadline)
+
+    def _prompt(self, ask: Generate, max_model_len: int) -> NDArray[np.uint32]:
+        if ask.token_ids is not None:
+            return ask.token_ids
+        if ask.messages is not None:
+            text, add_special = self._text.chat.render(ask.messages), False
+        else:
+            assert ask.prompt is not None  # the message was checked: exactly one of the three is there
+            text, add_special = ask.prompt, bool(ask.prompt)  # BOS alone is no prompt
+        if len(text) > self._text.longest_token * max_model_len:
+            # Encoding this for seconds, only to refuse it, would keep everybody else waiting.
+            raise TextError(
+                f"the prompt has {len(text)} characters, more than a context of {max_model_len} tokens holds"
+            )
+        return np.array(self._text.tokenizer.encode(text, add_special=add_special), "<u4")
+
+
+def _check_ids(what: str, ids: NDArray[np.uint32], vocab_size: int) -> None:
+    if len(ids) and (highest := int(ids.max())) >= vocab_size:
+        raise TextError(f"{what}: token id {highest} is not below the vocabulary's size of {vocab_size}")

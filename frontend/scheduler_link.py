@@ -1,0 +1,86 @@
+"""One scheduler, as the frontend knows it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from frontend.stream import Stream
+from protocol.identity import new_session
+from protocol.messages import Abort, Attach, Attached, Message, Submit
+
+
+class SchedulerLink:
+    """What runs at one scheduler, what it still has to be sent, and whether it knows us.
+
+    Each attachment has an incarnation of its own: the first Attach with a new one ends, at the scheduler, whatever
+    it may still have of ours from before.
+    """
+
+    def __init__(self, address: str, now: float) -> None:
+        """Begin unattached; `address` is for messages to people."""
+        self.address = address
+        self.incarnation = new_session()
+        self.attached: Attached | None = None
+        self.heard = now
+        self.lost = now  # since when it has not known us, if it does not
+        self.spoke = now
+        self.streams: dict[int, Stream] = {}
+        self.outstanding = 0  # tokens that may still have to be worked on, of all its streams
+        self._outbox: deque[Message] = deque()
+        self._ended: list[int] = []
+
+    def attach(self) -> None:
+        """Ask to be known."""
+        self._outbox.append(Attach(self.incarnation))
+
+    def detach(self, now: float) -> None:
+        """Take it that the scheduler has forgotten us: nothing said before counts any more."""
+        self.attached = None
+        self.lost = now
+        self.incarnation = new_session()
+        self._outbox.clear()
+        self._ended.clear()
+        self.attach()
+
+    def say(self, message: Message) -> None:
+        """Let a message wait."""
+        self._outbox.append(message)
+
+    def take(self, stream: Stream, submit: Submit) -> None:
+        """Have the scheduler serve a stream."""
+        self.streams[submit.request] = stream
+        self.outstanding += stream.outstanding
+        self._outbox.append(submit)
+
+    def give_back(self, stream: Stream, *, abort: bool) -> None:
+        """Let go of a stream: it has ended, or with `abort` is to be ended at the scheduler too."""
+        del self.streams[stream.request]
+        self.outstanding -= stream.outstanding
+        if abort and self.attached is not None:
+            self._ended.append(stream.request)
+
+    def give_back_all(self) -> list[Stream]:
+        """Let go of every stream, for somebody else to serve."""
+        streams = list(self.streams.values())
+        self.streams.clear()
+        self.outstanding = 0
+        return streams
+
+    def peek(self) -> Message | None:
+        """Return what the scheduler is to be sent next, or None. `sent` takes it off."""
+        if not self._outbox and self._ended:  # behind every Submit, and all those of a turn in one message
+            self._outbox.append(Abort(np.array(self._ended, "<u8")))
+            self._ended.clear()
+        return self._outbox[0] if self._outbox else None
+
+    def sent(self, now: float) -> None:
+        """Note that what `peek` returned is on its way."""
+        self._outbox.popleft()
+        self.spoke = now
+
+    def check(self) -> None:
+        """Assert what holds between any two events."""
+        assert self.outstanding == sum(stream.outstanding for stream in self.streams.values())
+        assert all(stream.request == request for request, stream in self.streams.items())

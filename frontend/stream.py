@@ -1,0 +1,132 @@
+"""One request of a text client, from its acceptance to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from frontend.detokenizer import Detokenizer
+from frontend.stop_strings import StopStrings
+from protocol.messages import Chunk, Finish, Generate, Submit
+
+NO_TOKENS = np.zeros(0, "<u4")
+
+
+class Stream:
+    """The tokens of one request, the text they made, and how much of both its client has been given.
+
+        output   t0 t1 t2 t3 t4 t5 │ END        END is one of the model's end tokens or of the request's own: no text
+                 └─ given ─┘└ new ┘
+        text     "The capital of F" "ran" "ce"
+                  └─── given ─────┘ └new┘ └ held back: it may still become a stop string, or half a character
+
+    The output is kept whole until the end, so that another scheduler can go on after it, and new text of a client
+    that is slow to take it is gathered here in one piece.
+    """
+
+    def __init__(
+        self,
+        peer: bytes,
+        ask: Generate,
+        submit: Submit,
+        detokenizer: Detokenizer,
+        stops: StopStrings,
+        end_tokens: frozenset[int],
+        deadline: float,
+    ) -> None:
+        """Begin; `submit` is what every submission of it has in common, `deadline` is inf for none."""
+        self.peer = peer
+        self.label = ask.request
+        self.submit = submit
+        self.deadline = deadline
+        self.request = 0  # its id at the scheduler that has it now; a new one with every submission
+        self.output: list[int] = []
+        self.finish = Finish.RUNNING
+        self.error = ""
+        self._whole = not ask.stream
+        self._one_by_one = bool(ask.stop)
+        self._include_stop = ask.include_stop
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._end_tokens = end_tokens
+        self._end_token: int | None = None  # came last: the end, unless more tokens follow
+        self._text: list[str] = []
+        self._given = 0
+
+    @property
+    def outstanding(self) -> int:
+        """How many tokens a scheduler may still have to work on for it."""
+        return len(self.submit.prompt) + self.submit.max_tokens - len(self.output)
+
+    def submission(self, request: int, now: float) -> Submit:
+        """Return the message that starts it, or makes it go on after what has come so far, under a new id."""
+        self.request = request
+        output = np.array(self.output, "<u4")
+        # 0 would mean no limit, and what is past its deadline is ended by the caller.
+        timeout = max(self.deadline - now, 1e-3) if self.deadline < np.inf else 0.0
+        return replace(self.submit, request=request, output=output, timeout=timeout)
+
+    def push(self, tokens: Sequence[int]) -> int:
+        """Take the next tokens; return how many were used: those behind the end of a stop string are not.
+
+        With a stop string, `finish` is STOP afterwards.
+        """
+        if not self._one_by_one:
+            self.output.extend(tokens)
+            self._read(tokens)
+            return len(tokens)
+        # How tokens came in pieces must not show in the counts, so the end of a stop string is found to the token.
+        for used, token in enumerate(tokens, 1):
+            self.output.append(token)
+            if self._read((token,)):
+                self.finish = Finish.STOP
+                return used
+        return len(tokens)
+
+    def end(self, finish: Finish, error: str = "") -> None:
+        """End it: what was held back becomes text, except for an end token."""
+        if self.finish is not Finish.RUNNING:
+            return
+        self.finish, self.error = finish, error
+        tail = ""
+        if self._end_token is not None and (finish is not Finish.STOP or self._include_stop):
+            tail = self._detokenizer.push((self._end_token,))
+        safe, stopped = self._stops.push(tail + self._detokenizer.finish())
+        self._text += (safe, self._stops.finish())
+        if stopped and not error:
+            self.finish = Finish.STOP
+
+    def chunk(self) -> Chunk | None:
+        """Return what its client has not been given yet, if that may be sent now. `given` says that it was."""
+        ended = self.finish is not Finish.RUNNING
+        if not ended and (self._whole or self._given == len(self.output)):
+            return None
+        return Chunk(
+            request=self.label,
+            text="".join(self._text),
+            token_ids=np.array(self.output[self._given :], "<u4"),
+            finish=self.finish,
+            error=self.error,
+            prompt_tokens=len(self.submit.prompt),
+            output_tokens=len(self.output),
+        )
+
+    def given(self) -> None:
+        """Note that the client has been given the chunk."""
+        self._text.clear()
+        self._given = len(self.output)
+
+    def _read(self, tokens: Sequence[int]) -> bool:
+        """Turn tokens into text; return whether a stop string ended it."""
+        if self._end_token is not None:
+            tokens = (self._end_token, *tokens)
+            self._end_token = None
+        if tokens and tokens[-1] in self._end_tokens:
+            self._end_token = tokens[-1]
+            tokens = tokens[:-1]
+        safe, stopped = self._stops.push(self._detokenizer.push(tokens))
+        if safe:
+            self._text.append(safe)
+        return stopped

@@ -1,0 +1,63 @@
+"""One text client, as the frontend knows it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from frontend.stream import Stream
+from protocol.messages import Chunk, Message
+
+
+class TextPeer:
+    """A connection with its live requests and what it still has to be sent.
+
+    What waits for a slow reader is one `Stream` per request, which gathers its text in one piece; nothing is queued
+    token by token. `session` names what the frontend remembers of this peer: once it was forgotten, Pong shows another.
+    """
+
+    def __init__(self, session: int, now: float) -> None:
+        """Begin, having just heard of it."""
+        self.session = session
+        self.heard = now
+        self.spoke = now
+        self.requests: dict[int, Stream] = {}
+        self._answers: deque[Message] = deque()  # to its pings and its mistakes
+        self._news: dict[int, Stream] = {}  # which requests have something new; a dict for its order
+
+    @property
+    def answers_waiting(self) -> int:
+        """How many answers it has not taken."""
+        return len(self._answers)
+
+    def answer(self, message: Message) -> None:
+        """Let a message wait that is no text."""
+        self._answers.append(message)
+
+    def has_news(self, stream: Stream) -> None:
+        """Note that one of its requests has something new."""
+        self._news[stream.label] = stream
+
+    def peek(self) -> Message | None:
+        """Return what it is to be sent next, or None. `sent` takes it off."""
+        if self._answers:
+            return self._answers[0]
+        while self._news:
+            label, stream = next(iter(self._news.items()))
+            chunk = stream.chunk()
+            if chunk is not None:
+                return chunk
+            del self._news[label]
+        return None
+
+    def sent(self, message: Message, now: float) -> None:
+        """Note that what `peek` returned is on its way."""
+        self.spoke = now
+        if self._answers:
+            self._answers.popleft()
+            return
+        assert isinstance(message, Chunk)
+        del self._news[message.request]
+        stream = self.requests[message.request]
+        stream.given()
+        if message.finish:
+            del self.requests[message.request]

@@ -1,0 +1,28 @@
+"""Text to token ids."""
+
+from tokenizers import Tokenizer
+
+from frontend.text_error import require_unicode
+
+
+class TextTokenizer:
+    """Encodes the texts of requests as transformers does by default.
+
+    The name of a special token inside a text ("<|im_end|>") becomes that token, in prompts and in chat messages
+    alike: users of completion endpoints write templates by hand. Who serves untrusted text inside a template
+    must strip these names first.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Take a loaded tokenizer; it is shared, never changed."""
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Return the ids of `text`.
+
+        With `add_special`, what the tokenizer itself puts around a text (BOS, EOS) is added. Turn it off for a
+        rendered chat: its template has written these already. The list may be empty. A lone surrogate raises
+        `TextError`.
+        """
+        require_unicode(text, "the text")
+        return self.tokenizer.encode(text, add_special_tokens=add_special).ids

@@ -1,0 +1,249 @@
+"""`python launch.py --model M`: start frontend, scheduler and GPU worker, watch them, and end them together.
+
+Options of the parts are taken here and handed on. This process computes nothing and serves nobody: it owns the others.
+Each child hangs on a pipe from this one, so that none outlives it, however it ends (protocol/lifeline.py).
+"""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from checkpoint import CheckpointError, locate
+from client import Client, StepaheadError
+from gpu_worker.config import EngineConfig, WorkerConfig
+from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free
+from protocol.errors import ProtocolError
+from protocol.lifeline import FAILED, PROGRESS, READY, ChildPipes
+from protocol.options import option, parse_options, to_arguments
+from protocol.stop_signal import StopSignal
+from scheduler_proc.config import SchedulerConfig, SchedulingConfig
+
+GRACE_SECONDS = 3.0
+"""Children that have not ended so long after SIGTERM are killed: everything is over within 5 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """What to start, and where clients find it."""
+
+    zmq: str = option("address for clients", DEFAULT_ADDRESS, "ADDRESS")
+    prompt: str | None = option("answer this, streaming to standard output, and exit", None, "TEXT")
+    first_prompt: str | None = option("answer this, streaming to standard output, then serve", None, "TEXT")
+    workers: int = option("GPU workers, each with a replica of the model", 1, "N")
+    schedulers: int = option("schedulers, which share the workers out among them", 1, "N")
+    start_timeout: float = option("seconds until everything must be ready", 600.0, "SECONDS")
+    run_dir: str | None = option("where to make the directory for sockets (default: the system's)", None, "PATH")
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be meant."""
+        if not 1 <= self.schedulers <= self.workers:
+            raise ValueError(
+                f"--workers {self.workers} and --schedulers {self.schedulers}: each scheduler needs a worker"
+            )
+        if not self.start_timeout > 0:
+            raise ValueError(f"--start-timeout must be more than 0, got {self.start_timeout}")
+        if self.prompt is not None and self.first_prompt is not None:
+            raise ValueError("give --prompt or --first-prompt, not both")
+
+
+class StartError(Exception):
+    """Something could not be started; the text is for the user."""
+
+
+class Progress:
+    """Lines on standard error that say what a start is busy with."""
+
+    def __init__(self) -> None:
+        """Start the clock."""
+        self._started = time.monotonic()
+
+    def __call__(self, name: str, text: str) -> None:
+        """Say what `name` is doing."""
+        print(f"[{time.monotonic() - self._started:6.1f} s] {name}: {text}", file=sys.stderr, flush=True)
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of ours."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    pipes: ChildPipes
+    ready: bool = False
+    failure: str = ""
+    unread: bytes = b""
+
+    def how_it_ended(self) -> str:
+        """Return in words why it is gone; it must be."""
+        if self.failure:
+            return self.failure
+        code = self.process.wait()
+        return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+
+
+@dataclass(slots=True)
+class Family:
+    """All children, and what they say. `stop` ends them in any case."""
+
+    children: list[Child] = field(default_factory=list)
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def start(self, name: str, module: str, arguments: Sequence[str]) -> None:
+        """Start `python -m module`, in a session of its own so that a terminal's Ctrl-C comes to us alone."""
+        pipes = ChildPipes()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments, *pipes.arguments],
+                stdin=subprocess.DEVNULL,
+                pass_fds=pipes.pass_fds,
+                start_new_session=True,
+            )
+        except OSError as error:
+            pipes.close()
+            raise StartError(f"{name} can't be started: {error}") from None
+        pipes.started()
+        child = Child(name, process, pipes)
+        self.children.append(child)
+        self.selector.register(pipes.status, selectors.EVENT_READ, child)
+
+    def listen(self, seconds: float, tell: Progress) -> Child | None:
+        """Hear what children say for at most `seconds`, or until one is gone: that one is returned."""
+        for key, _ in self.selector.select(seconds):
+            if isinstance(key.data, Child) and not self._hear(key.data, tell):
+                self.selector.unregister(key.fd)
+                return key.data
+        return None
+
+    def _hear(self, child: Child, tell: Progress) -> bool:
+        data = child.pipes.read_status()
+        *lines, child.unread = (child.unread + data).split(b"\n")
+        for line in lines:
+            what, _, text = line.decode(errors="replace").partition(" ")
+            if what == PROGRESS:
+                tell(child.name, text)
+            elif what == READY:
+                child.ready = True
+                tell(child.name, "ready")
+            elif what == FAILED:
+                child.failure = text
+        return bool(data)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all children serve."""
+        return all(child.ready for child in self.children)
+
+    def stop(self) -> None:
+        """End all children: ask, wait a little, insist."""
+        for child in self.children:
+            child.process.terminate()
+        deadline = time.monotonic() + GRACE_SECONDS
+        for child in self.children:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+            child.pipes.close()
+        self.selector.close()
+
+
+def start_all(
+    family: Family, launch: LaunchConfig, engine: EngineConfig, scheduling: SchedulingConfig, run: PrivateDirectory
+) -> None:
+    """Start every process; they find each other through sockets in `run`."""
+    workers = [run.address(f"worker-{number}") for number in range(launch.workers)]
+    schedulers = [run.address(f"scheduler-{number}") for number in range(launch.schedulers)]
+    for number, address in enumerate(workers):
+        name = _name("worker", number, launch.workers)
+        family.start(name, "gpu_worker", to_arguments(WorkerConfig(bind=address), engine))
+    for number, address in enumerate(schedulers):
+        config = SchedulerConfig(bind=address, worker=tuple(workers[number :: launch.schedulers]))
+        family.start(_name("scheduler", number, launch.schedulers), "scheduler_proc", to_arguments(config, scheduling))
+    model = [] if engine.model is None else [f"--model={engine.model}"]
+    family.start(
+        "frontend", "frontend", [f"--bind={launch.zmq}", *[f"--scheduler={each}" for each in schedulers], *model]
+    )
+
+
+def _name(what: str, number: int, total: int) -> str:
+    return what if total == 1 else f"{what} {number}"
+
+
+def wait_until_ready(family: Family, stop: StopSignal, seconds: float, tell: Progress) -> bool:
+    """Return True once all serve, False if told to stop before. Raises `StartError` if one can't, or time is up."""
+    deadline = time.monotonic() + seconds
+    while not family.ready:
+        if stop.is_set:
+            return False
+        left = deadline - time.monotonic()
+        if left <= 0:
+            late = ", ".join(child.name for child in family.children if not child.ready)
+            raise StartError(f"not ready within {seconds:g} s: {late}")
+        if (gone := family.listen(left, tell)) is not None:
+            raise StartError(f"{gone.name}: {gone.how_it_ended()}")
+    return True
+
+
+def answer(address: str, prompt: str) -> None:
+    """Stream the answer to a prompt, as a chat if the model can, to standard output."""
+    with Client(address) as client:
+        for piece in client.stream_chat([{"role": "user", "content": prompt}]):
+            print(piece.text, end="", flush=True)
+    print(flush=True)
+
+
+def watch(family: Family, stop: StopSignal, tell: Progress) -> None:
+    """Return when told to stop; raises `StartError` if a child is gone before."""
+    while not stop.is_set:
+        gone = family.listen(3600.0, tell)
+        if gone is not None and not stop.is_set:
+            raise StartError(f"{gone.name} is gone: {gone.how_it_ended()}; everything is stopped")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the launcher; return its exit code: 0 when told to stop, 1 when a part failed, 2 for a user's mistake."""
+    launch, engine, scheduling = parse_options(
+        "python launch.py",
+        "Serve a language model: a frontend, a scheduler one step ahead, and a GPU worker.",
+        LaunchConfig,
+        EngineConfig,
+        SchedulingConfig,
+        arguments=arguments,
+    )
+    stop = StopSignal()
+    tell = Progress()
+    try:
+        locate(engine.model, need_weights=engine.load_format != "dummy")
+        check_free(launch.zmq)
+        run = PrivateDirectory(launch.run_dir)
+    except (CheckpointError, ProtocolError) as error:
+        print(f"stepahead: {error}", file=sys.stderr)
+        return 2
+    family = Family()
+    family.selector.register(stop, selectors.EVENT_READ)
+    try:
+        start_all(family, launch, engine, scheduling, run)
+        if wait_until_ready(family, stop, launch.start_timeout, tell):
+            prompt = launch.prompt or launch.first_prompt
+            if prompt is not None:
+                answer(launch.zmq, prompt)
+            if launch.prompt is None:
+                tell("serving", f'{launch.zmq} (python -m client "…" asks it; Ctrl-C stops it)')
+                watch(family, stop, tell)
+    except (StartError, StepaheadError) as error:
+        print(f"stepahead: {error}", file=sys.stderr)
+        return 1
+    finally:
+        family.stop()
+        run.remove()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
