@@ -16,7 +16,8 @@ class SentPlan:
     step: int
     slots: NDArray[np.int32]  # of every row
     epochs: NDArray[np.int64]
-    sampled: NDArray[np.intp]  # which rows yield a token, in plan order
+    sampled: NDArray[np.intp] | slice  # which rows yield a token, in plan order
+    samples: int  # how many
 
 
 class InFlight:

@@ -84,8 +84,12 @@ class PlanBuilder:
             min_p=np.array([ask.min_p for ask in asks], np.float32),
             seed=np.array([ask.seed for ask in asks], np.uint64),
         )
-        sampled = np.flatnonzero(flags & RowFlag.SAMPLE)
-        return plan, SentPlan(plan.step, row_slot, slots.epoch[row_slot], sampled)
+        sampled: NDArray[np.intp] | slice = slice(None)
+        samples = len(row_slot)
+        if self._chunks:
+            sampled = np.flatnonzero(flags & RowFlag.SAMPLE)
+            samples = len(sampled)
+        return plan, SentPlan(plan.step, row_slot, slots.epoch[row_slot], sampled, samples)
 
 
 def _unsigned(column: NDArray[np.int32]) -> NDArray[np.uint32]:

@@ -16,9 +16,9 @@ from protocol.lifeline import Lifeline
 from protocol.messages import Abort, Attach, Failed, Opened, Ping, Pong, Result, Submit
 from protocol.sockets import HEARTBEAT_SECONDS, Received, bind_router, receive_from_peer
 from protocol.stop_signal import StopSignal
+from scheduler_proc.capacity import CapacityError
 from scheduler_proc.clients import Clients
 from scheduler_proc.config import SchedulerConfig
-from scheduler_proc.core import CapacityError
 from scheduler_proc.fleet import Fleet
 from scheduler_proc.worker_link import WorkerLink
 

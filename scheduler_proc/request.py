@@ -57,6 +57,11 @@ class Request:
         """Output, while it waits, that its client has not been given."""
         return self.output[self.sent :]
 
+    def ends_at(self, end_tokens: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the tokens that end it, u4: its own, and the model's `end_tokens` unless it ignores them."""
+        own = self.ask.stop_token_ids
+        return own if self.ask.ignore_eos else np.concatenate((end_tokens, own))
+
     def waiting_tokens(self) -> NDArray[np.uint32]:
         """Return prompt and output so far, u4[waiting_len]."""
         return np.concatenate((self.ask.prompt, self.output)) if len(self.output) else self.ask.prompt

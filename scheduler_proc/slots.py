@@ -72,7 +72,7 @@ class SlotTable:
         self.newest_at[slot] = request.last_token
         self.victim_from[slot] = length + 1 if request.resumed else 0
         self.table_len[slot] = 0
-        self._set_stop_ids(slot, request, end_tokens)
+        self._set_stop_ids(slot, request.ends_at(end_tokens))
         self.request[slot] = request
         request.slot = slot
         return slot
@@ -87,9 +87,7 @@ class SlotTable:
         self.epoch[slot] += 1
         self._stack.append(slot)
 
-    def _set_stop_ids(self, slot: int, request: Request, end_tokens: NDArray[np.uint32]) -> None:
-        own = request.ask.stop_token_ids
-        stops = own if request.ask.ignore_eos else np.concatenate((end_tokens, own))
+    def _set_stop_ids(self, slot: int, stops: NDArray[np.uint32]) -> None:
         if (missing := len(stops) - self.stop_ids.shape[1]) > 0:
             wider = np.full((self.total, missing), NO_TOKEN, np.uint32)
             self.stop_ids = np.concatenate((self.stop_ids, wider), axis=1)

@@ -47,6 +47,11 @@ class WaitingQueue:
         assert request.finish is not Finish.RUNNING
         self._waiting -= 1
 
+    def clear(self) -> None:
+        """Forget everyone."""
+        self._heap.clear()
+        self._waiting = 0
+
     def requests(self) -> list[Request]:
         """Return those that wait, in no order."""
         return [request for _, request in self._heap if request.finish is Finish.RUNNING]

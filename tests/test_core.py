@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from protocol.messages import Failed, Finish, Result, RowFlag
-from scheduler_proc.core import MAX_DEATHS, MAX_STRIKES, CapacityError, Scheduler
+from scheduler_proc.capacity import CapacityError
+from scheduler_proc.core import MAX_DEATHS, MAX_STRIKES, Scheduler
 from scheduler_proc.request import NEVER
 from tests.core_loop import CLIENT, CoreLoop, solo, submit
 from tests.stub_model import EOS, NAN_TOKEN, VOCAB, StubModel, counting, hashed, opened
@@ -90,7 +91,9 @@ def test_a_long_prompt_takes_no_step_away_from_a_running_request() -> None:
     prefill = loop.plans[before:]
     assert all(0 in plan.slot.tolist() for plan in prefill)
     assert max(int(plan.count.sum()) for plan in prefill) == 256
-    assert len(prefill) == -(-4000 // 255) + 1  # as few steps as the budget allows, and the one sent ahead of its answer
+    assert (
+        len(prefill) == -(-4000 // 255) + 1
+    )  # as few steps as the budget allows, and the one sent ahead of its answer
 
 
 def test_prompts_that_share_a_budget_are_admitted_in_order_of_arrival() -> None:
@@ -128,9 +131,13 @@ def test_preemption_right_after_any_step_changes_no_token(credit: int, moment: i
         loop.step()
     loop.plan()
     for _ in range(times):
-        running = [s for s in range(4) if loop.scheduler._slots.live[s] and loop.scheduler._slots.client[s] == CLIENT]
+        running = [
+            s
+            for s in range(4)
+            if loop.scheduler._running.slots.live[s] and loop.scheduler._running.slots.client[s] == CLIENT
+        ]
         if running:
-            loop.scheduler._preempt(running[0])
+            loop.scheduler._preempt(loop.scheduler._running.request(running[0]))
             loop.scheduler.check()
             loop.plan()
     loop.drain()
@@ -162,10 +169,10 @@ def test_a_preempted_request_has_no_row_in_the_plan_that_preempts_it() -> None:
         loop.submit(submit(request, [request + 1] * 6, 40, ignore_eos=True))
     preemptions = 0
     while loop.scheduler.running or loop.scheduler.waiting:
-        before = loop.scheduler._slots.epoch.copy()
+        before = loop.scheduler._running.slots.epoch.copy()
         plan = loop.plan()
         if plan is not None:
-            lost = np.flatnonzero(loop.scheduler._slots.epoch != before)
+            lost = np.flatnonzero(loop.scheduler._running.slots.epoch != before)
             preemptions += len(lost)
             assert not np.isin(plan.slot, lost).any()
         if len(loop.sent) == 2 or plan is None:
@@ -222,7 +229,7 @@ def test_an_abort_in_any_state_ends_that_request_alone(state: str) -> None:
         loop.drain()
     if state == "preempted":
         loop.settle()
-        loop.scheduler._preempt(1)
+        loop.scheduler._preempt(loop.scheduler._running.request(1))
     loop.abort(1)
     if state == "twice":
         loop.abort(1)
@@ -333,7 +340,7 @@ def test_a_request_that_makes_steps_fail_gets_an_error_and_the_others_go_on() ->
 
 
 def _runs(loop: CoreLoop, slot: int, request: int) -> bool:
-    found = loop.scheduler._slots.request[slot]
+    found = loop.scheduler._running.slots.request[slot]
     return found is not None and found.ask.request == request
 
 
@@ -379,7 +386,7 @@ def test_tokens_of_a_preempted_request_reach_its_client_before_it_runs_again() -
     for _ in range(3):
         loop.plan()
         loop.settle()
-    loop.scheduler._preempt(0)
+    loop.scheduler._preempt(loop.scheduler._running.request(0))
     loop.scheduler.check()
     loop.deliver()
     assert loop.tokens(1) == solo(submit(1, [1, 2], 20, ignore_eos=True))[:3]

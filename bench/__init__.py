@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m bench NAME`. Each prints what it ran on, and `--json` prints the same as JSON."""

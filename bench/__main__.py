@@ -1,0 +1,29 @@
+"""`python -m bench NAME`: run a benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from bench import scheduler
+
+BENCHMARKS = {"scheduler": scheduler}
+
+
+def main() -> int:
+    """Run the benchmark that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name, module in BENCHMARKS.items():
+        one = names.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
+        one.add_argument("--json", action="store_true", help="print JSON")
+        module.add_options(one)
+    given = parser.parse_args()
+    report = BENCHMARKS[given.name].run(given)
+    print(json.dumps(report, indent=2) if given.json else BENCHMARKS[given.name].text(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

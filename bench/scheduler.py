@@ -1,0 +1,159 @@
+"""The scheduler's critical path without processes: settle + plan in steady decode, and the codec around it.
+
+Every row decodes in every step, two plans are in flight, and a stand-in answers at once with tokens that end nothing.
+So each sample is what stands between the arrival of Result N and the departure of Plan N+2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.machine import machine
+from protocol.codec import decode, encode
+from protocol.identity import new_session
+from protocol.messages import Opened, Plan, Result, RowFlag, Submit
+from scheduler_proc.core import Scheduler
+
+BLOCK_SIZE = 16
+CREDIT = 2
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what can be chosen."""
+    parser.add_argument("--rows", type=int, nargs="+", default=[32, 256, 1024, 4096], help="batch sizes")
+    parser.add_argument("--steps", type=int, default=600, help="steps measured for each (%(default)s)")
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    """Measure each batch size."""
+    gc.collect()
+    gc.disable()  # as in the scheduler process
+    try:
+        return {"machine": machine(), "batches": [_measure(rows, given.steps) for rows in given.rows]}
+    finally:
+        gc.enable()
+
+
+def text(report: dict[str, Any]) -> str:
+    """Return the report as a table; times in µs."""
+    lines = [" ".join(f"{key} {value}," for key, value in report["machine"].items()).rstrip(",")]
+    lines.append("                settle + plan µs        plan     codec µs: encode / decode       submit of")
+    lines.append("   rows     p50     p99     max   bytes/row       plan           result      1,000 tokens, µs")
+    for batch in report["batches"]:
+        settle_plan = batch["settle_plan_us"]
+        lines.append(
+            f"{batch['rows']:7,}{settle_plan['p50']:8.0f}{settle_plan['p99']:8.0f}{settle_plan['max']:8.0f}"
+            f"{batch['plan_bytes_per_row']:11.1f}"
+            f"{batch['encode_plan_us']:9.1f} /{batch['decode_plan_us']:6.1f}"
+            f"{batch['encode_result_us']:9.1f} /{batch['decode_result_us']:6.1f}{batch['submit_us']:14.1f}"
+        )
+    return "\n".join(lines)
+
+
+def _measure(rows: int, steps: int) -> dict[str, Any]:
+    scheduler = _steady(rows, steps)
+    sent: deque[Plan] = deque()
+    samples: list[float] = []
+    size: list[float] = []
+    codec: list[tuple[float, ...]] = []
+    while len(samples) < steps:
+        result = _answer(sent.popleft()) if len(sent) == CREDIT else None
+        began = time.perf_counter()
+        if result is not None:
+            scheduler.settle(result, 0.0)
+        plan = scheduler.plan(0.0)
+        ended = time.perf_counter()
+        assert plan is not None
+        sent.append(plan)
+        scheduler.take_deltas()  # in the GPU's shadow: not counted
+        if result is not None and len(plan.slot) == rows and not len(plan.begin_slot):
+            samples.append((ended - began) * 1e6)
+            frame = encode(plan)
+            size.append(len(frame) / rows)
+            codec.append((_microseconds(encode, plan), _microseconds(decode, frame), *_result_codec(result)))
+    encode_plan, decode_plan, encode_result, decode_result = np.median(np.array(codec), axis=0).tolist()
+    return {
+        "rows": rows,
+        "settle_plan_us": _spread(np.array(samples)),
+        "plan_bytes_per_row": float(np.mean(size)),
+        "encode_plan_us": encode_plan,
+        "decode_plan_us": decode_plan,
+        "encode_result_us": encode_result,
+        "decode_result_us": decode_result,
+        "submit_us": _submit_microseconds(scheduler),
+    }
+
+
+def _steady(rows: int, steps: int) -> Scheduler:
+    """Return a scheduler with `rows` requests at mixed positions, so that each step some need a block."""
+    most = steps + 1200
+    worker = Opened(
+        nonce=1,
+        session=new_session(),
+        model="none",
+        device="none",
+        dtype="none",
+        vocab_size=50_000,
+        eos_token_ids=np.array([2], np.uint32),
+        slots=rows,
+        blocks=rows * (-(-most // BLOCK_SIZE) + 1),
+        block_size=BLOCK_SIZE,
+        max_batch_tokens=rows + 8192,
+        max_model_len=most,
+    )
+    scheduler = Scheduler(worker, CREDIT, new_session())
+    for request in range(rows):
+        scheduler.submit(1, _ask(request, 1 + request % BLOCK_SIZE, most), 0.0)
+    return scheduler
+
+
+def _ask(request: int, prompt: int, max_tokens: int) -> Submit:
+    return Submit(
+        request=request,
+        prompt=np.arange(prompt, dtype=np.uint32),
+        output=np.zeros(0, np.uint32),
+        max_tokens=max_tokens,
+        temperature=0.0,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        seed=0,
+        ignore_eos=False,
+        stop_token_ids=np.zeros(0, np.uint32),
+        timeout=0.0,
+    )
+
+
+def _answer(plan: Plan) -> Result:
+    samples = int(np.count_nonzero(plan.flags & RowFlag.SAMPLE))
+    return Result(plan.session, plan.step, np.full(samples, 7, np.uint32), np.zeros(samples, np.uint8))
+
+
+def _result_codec(result: Result) -> tuple[float, float]:
+    return _microseconds(encode, result), _microseconds(decode, encode(result))
+
+
+def _submit_microseconds(scheduler: Scheduler) -> float:
+    asks = [_ask(10**6 + each, 1000, 100) for each in range(200)]
+    began = time.perf_counter()
+    for ask in asks:
+        scheduler.submit(1, ask, 0.0)
+    return (time.perf_counter() - began) / len(asks) * 1e6
+
+
+def _microseconds(function: Any, argument: Any) -> float:
+    began = time.perf_counter()
+    function(argument)
+    return (time.perf_counter() - began) * 1e6
+
+
+def _spread(samples: NDArray[np.float64]) -> dict[str, float]:
+    p50, p99 = np.percentile(samples, [50, 99]).tolist()
+    return {"p50": p50, "p99": p99, "max": float(samples.max())}

@@ -1,0 +1,39 @@
+"""What one worker can hold, and so which workers and which requests make no sense."""
+
+from __future__ import annotations
+
+from protocol.messages import Opened, Submit
+
+
+class CapacityError(Exception):
+    """The worker can't hold one request of the length that it allows; the text has the numbers."""
+
+
+def check_capacity(worker: Opened) -> None:
+    """Raise `CapacityError` unless the worker's pool holds one request of `max_model_len` tokens.
+
+    The last token of a request is never an input and needs no place.
+    """
+    positions = worker.max_model_len - 1
+    if worker.blocks * worker.block_size < positions:
+        raise CapacityError(
+            f"the KV cache holds {worker.blocks} blocks of {worker.block_size} = {worker.blocks * worker.block_size} "
+            f"tokens, less than one request of --max-model-len {worker.max_model_len}: lower that, or raise the cache"
+        )
+    if worker.max_batch_tokens < worker.slots:
+        raise CapacityError(
+            f"--max-batch-tokens {worker.max_batch_tokens} is less than --max-num-seqs {worker.slots}: "
+            "a step must have room for one token of every running request"
+        )
+
+
+def refusal(ask: Submit, worker: Opened) -> str:
+    """Return why a request can never be served by a worker, or nothing. Too many `max_tokens` are no reason."""
+    if not len(ask.prompt):
+        return "the prompt is empty"
+    if len(ask.prompt) >= worker.max_model_len:
+        return f"the prompt has {len(ask.prompt)} tokens; it must be shorter than the context of {worker.max_model_len}"
+    for tokens in (ask.prompt, ask.output, ask.stop_token_ids):
+        if len(tokens) and tokens.max() >= worker.vocab_size:
+            return f"token id {tokens.max()} is outside of the vocabulary of {worker.vocab_size}"
+    return ""

@@ -1,0 +1,18 @@
+"""What a scheduler counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the start. All of them only go up."""
+
+    steps: int = 0
+    rows: int = 0
+    wasted_rows: int = 0  # computed for a request that had ended or lost its slot meanwhile
+    failed_steps: int = 0
+    dropped_answers: int = 0  # of another session, or not the step whose turn it was
+    preemptions: int = 0
+    settled_tokens: int = 0

@@ -1,0 +1,116 @@
+"""Who runs in the next step: decode first, then prompts chunk by chunk, then whoever waits.
+
+Everything is decided before the first row is written, so a request that loses its slot has no row in the plan that
+takes it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_proc.plan_builder import PlanBuilder
+from scheduler_proc.request import NEVER, Request
+from scheduler_proc.running import Running
+from scheduler_proc.waiting import WaitingQueue
+
+
+class Planner:
+    """Fills plans of at most `max_batch_tokens` tokens for the requests of one worker's session."""
+
+    def __init__(
+        self, running: Running, waiting: WaitingQueue, max_batch_tokens: int, preempt: Callable[[Request], None]
+    ) -> None:
+        """Decide about `running` and `waiting`; `preempt` makes a running request wait again."""
+        self._running = running
+        self._waiting = waiting
+        self._max_batch_tokens = max_batch_tokens
+        self._preempt = preempt
+
+    def fill(self, builder: PlanBuilder, now: float) -> list[Request]:
+        """Give a plan its rows; return the requests that begin with it."""
+        running, slots = self._running, self._running.slots
+        decode, needy, preempted = self._decode_rows()
+        if len(needy):
+            builder.table(needy, *running.grow(needy))
+        builder.decode(decode)
+        slots.planned_len[decode] += 1
+        budget = self._prefill_rows(builder, self._max_batch_tokens - len(decode))
+        return [] if preempted else self._admit(builder, budget, now)  # what was freed is for those who run
+
+    def _decode_rows(self) -> tuple[NDArray[np.int32], NDArray[np.int32], bool]:
+        """Return the slots that decode in this step, those of them that need a block, and whether others lost theirs.
+
+        Slots are int32; there are enough free blocks for those that need one.
+        """
+        running, slots, blocks = self._running, self._running.slots, self._running.blocks
+        prefilled = slots.planned_len >= slots.known_len
+        decode = np.flatnonzero(slots.live & prefilled & (slots.planned_len + 1 < slots.final_len)).astype(np.int32)
+        needy = running.needy(decode)
+        preempted = False
+        while len(needy) > blocks.free:
+            victim = self._victim(younger_than=int(slots.order[needy].min()))
+            if victim is None:
+                # Everyone younger is about to get a token or to end, which frees blocks; the youngest stand back.
+                standing_back = needy[np.argsort(slots.order[needy])][blocks.free :]
+                return decode[~np.isin(decode, standing_back)], needy[~np.isin(needy, standing_back)], preempted
+            self._preempt(running.request(victim))
+            preempted = True
+            decode = decode[decode != victim]
+            needy = needy[needy != victim]
+        return decode, needy, preempted
+
+    def _victim(self, younger_than: int) -> int | None:
+        """Return the youngest running request that may lose its slot, or None.
+
+        Never one whose last row has been sent (it is about to end anyway), nor a resumed one that has got no token
+        since: each resumption gains at least one, so preemption can't go round in circles.
+        """
+        slots = self._running.slots
+        all_sent = slots.planned_len + 1 >= slots.final_len
+        eligible = slots.live & ~all_sent & (slots.settled_len >= slots.victim_from) & (slots.order > younger_than)
+        candidates = np.flatnonzero(eligible)
+        return int(candidates[np.argmax(slots.order[candidates])]) if len(candidates) else None
+
+    def _prefill_rows(self, builder: PlanBuilder, budget: int) -> int:
+        """Give running requests that are still prefilling their next chunks; return the budget that is left."""
+        slots = self._running.slots
+        prefilling = np.flatnonzero(slots.live & (slots.planned_len < slots.known_len))
+        for slot in prefilling[np.argsort(slots.order[prefilling])].tolist():
+            if budget <= 0:
+                break
+            budget -= self._chunk(builder, self._running.request(slot), budget)
+        return budget
+
+    def _chunk(self, builder: PlanBuilder, request: Request, budget: int) -> int:
+        slots, slot = self._running.slots, request.slot
+        count = min(budget, int(slots.known_len[slot] - slots.planned_len[slot]))
+        builder.chunk(slot, count, request.waiting_tokens())
+        slots.planned_len[slot] += count
+        return count
+
+    def _admit(self, builder: PlanBuilder, budget: int, now: float) -> list[Request]:
+        """Let waiting requests in, in turn, as long as slots, blocks and budget last.
+
+        A request gets the blocks of all its known tokens at once: once in, it reaches its next token without asking
+        for more. Beside others it must leave each of them (and itself) a block to grow into.
+        """
+        running, blocks = self._running, self._running.blocks
+        admitted: list[Request] = []
+        while budget > 0 and running.slots.free and (request := self._waiting.peek()) is not None:
+            growth = len(running) + 1 if len(running) else 0
+            if blocks.blocks_for(request.waiting_len) + growth > blocks.free:
+                break
+            if request.strikes and any(other.strikes for other in running.requests()):
+                break  # suspects of a failed step come back one at a time: if it fails again, it is known who did it
+            self._waiting.pop()
+            if request.first_planned == NEVER:
+                request.first_planned = now
+            own = running.enter(request)
+            builder.table(np.full(len(own), request.slot, np.int32), np.arange(len(own), dtype=np.int32), own)
+            builder.begin(request)
+            budget -= self._chunk(builder, request, budget)
+            admitted.append(request)
+        return admitted

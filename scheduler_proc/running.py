@@ -1,0 +1,109 @@
+"""The requests that run on one worker: their slots, blocks and tokens, taken together and given back together."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.messages import Opened
+from scheduler_proc.blocks import BlockPool
+from scheduler_proc.history import TokenHistory
+from scheduler_proc.request import Request
+from scheduler_proc.slots import SlotTable
+
+NO_TOKENS = np.zeros(0, np.uint32)
+
+
+class Running:
+    """All that a request owns from `enter` to `leave`; one object for each session with a worker."""
+
+    def __init__(self, worker: Opened) -> None:
+        """Begin with everything free."""
+        self.blocks = BlockPool(worker.blocks, worker.block_size)
+        self.slots = SlotTable(worker.slots, self.blocks.blocks_for(worker.max_model_len))
+        self.history = TokenHistory(worker.blocks, worker.block_size)
+        self._end_tokens = worker.eos_token_ids
+
+    def __len__(self) -> int:
+        """How many requests run."""
+        return self.slots.total - self.slots.free
+
+    def request(self, slot: int) -> Request:
+        """Return the request in a live slot."""
+        request = self.slots.request[slot]
+        assert request is not None
+        return request
+
+    def requests(self) -> list[Request]:
+        """Return all that run."""
+        return [self.request(slot) for slot in np.flatnonzero(self.slots.live).tolist()]
+
+    def enter(self, request: Request) -> NDArray[np.int32]:
+        """Give a waiting request a slot, and blocks for all tokens that it has; return the blocks."""
+        slots = self.slots
+        slot = slots.take(request, self._end_tokens)
+        blocks = self.blocks.take(self.blocks.blocks_for(request.waiting_len))
+        slots.table[slot, : len(blocks)] = blocks
+        slots.table_len[slot] = len(blocks)
+        self.history.write(blocks, request.waiting_tokens())
+        return blocks
+
+    def leave(self, request: Request) -> None:
+        """Take a request's slot and blocks back at once; it keeps its tokens and its cursor itself from now on.
+
+        Rows still in flight write into these blocks, but before anything that is planned from now on: the device
+        works in order.
+        """
+        slots, slot = self.slots, request.slot
+        request.output = self.tokens(slot, request.prompt_len, int(slots.settled_len[slot]))
+        request.sent = int(slots.sent_len[slot]) - request.prompt_len
+        request.last_token = float(slots.newest_at[slot])
+        self.blocks.give_back(slots.table[slot, : slots.table_len[slot]])
+        slots.give_back(slot)
+
+    def needy(self, among: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return those of some slots, int32, whose next input has no block yet."""
+        slots = self.slots
+        return among[slots.planned_len[among] >= slots.table_len[among] * self.blocks.block_size]
+
+    def grow(self, needy: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Give each of some slots one more block; return (index in its table, block) for each."""
+        slots = self.slots
+        blocks = self.blocks.take(len(needy))
+        index = slots.table_len[needy]
+        slots.table[needy, index] = blocks
+        slots.table_len[needy] += 1
+        return index, blocks
+
+    def append(self, rows: NDArray[np.int32], token: NDArray[np.uint32], now: float) -> NDArray[np.int32]:
+        """Add a settled token to each of some slots; return the lengths that they had before."""
+        slots = self.slots
+        length = slots.settled_len[rows]
+        self.history.write_rows(slots.table, rows, length - 1, slots.newest[rows])
+        slots.newest[rows] = token
+        slots.newest_at[rows] = now
+        slots.settled_len[rows] = length + 1
+        return length
+
+    def tokens(self, slot: int, start: int, stop: int) -> NDArray[np.uint32]:
+        """Return a request's tokens at [start, stop), u4; stop is at most settled_len."""
+        slots = self.slots
+        if stop <= start:
+            return NO_TOKENS
+        if stop < slots.settled_len[slot]:
+            return self.history.read(slots.table[slot], start, stop)
+        before = self.history.read(slots.table[slot], start, stop - 1) if start < stop - 1 else NO_TOKENS
+        return np.append(before, slots.newest[slot])
+
+    def check(self) -> None:
+        """Assert what holds between any two verbs."""
+        slots = self.slots
+        slots.check()
+        live = np.flatnonzero(slots.live)
+        held = [slots.table[slot, : slots.table_len[slot]] for slot in live]
+        self.blocks.check(np.concatenate(held) if held else np.zeros(0, np.int32))
+        room = slots.table_len[live] * self.blocks.block_size
+        assert (slots.planned_len[live] <= room).all(), "a row was sent without a block for it"
+        for request in self.requests():
+            known = request.waiting_tokens()
+            assert np.array_equal(self.tokens(request.slot, 0, len(known)), known), "tokens were overwritten"

@@ -1,0 +1,199 @@
+"""The step pipeline on the CPU device: order, overlap, failure, and the tokens of the real model."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpu_worker.cpu_device import CPUDevice
+from gpu_worker.engine import Engine
+from protocol.messages import Failed, Finish, Result
+from tests.core_loop import submit
+from tests.real_loop import RealLoop, alone, poisoned_engine
+from tests.tiny_models import VOCAB, save, tiny_model
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tiny_model("grouped queries"), tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def engine(tiny: Path) -> Iterator[Engine]:
+    engine = poisoned_engine(
+        tiny, max_num_seqs=4, max_model_len=96, block_size=4, max_batch_tokens=24, kv_cache_blocks=40
+    )
+    yield engine
+    engine.device.close()
+
+
+def _prompt(dice: random.Random, longest: int) -> list[int]:
+    return [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, longest))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_overlap_chunks_neighbours_and_preemption_change_no_token(tiny: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    engine = poisoned_engine(
+        tiny, max_num_seqs=dice.randint(1, 5), max_model_len=80, block_size=dice.choice([3, 4, 16]),
+        max_batch_tokens=dice.randint(5, 40), kv_cache_gib=1 / 2**30 * 2 * 3 * 2 * 16 * 4 * dice.randint(120, 240),
+    )  # fmt: skip
+    asks = [
+        submit(
+            request, _prompt(dice, 40), dice.randint(1, 20),
+            temperature=dice.choice([0.0, 0.8]), seed=dice.randrange(2**64), ignore_eos=dice.random() < 0.5,
+        )
+        for request in range(7)
+    ]  # fmt: skip
+    outputs = {}
+    for credit in (1, 2, 3):
+        loop = RealLoop(engine, credit)
+        for ask in asks:
+            loop.submit(ask)
+            if dice.random() < 0.5:
+                loop.step()
+        loop.drain()
+        outputs[credit] = [loop.tokens(ask.request) for ask in asks]
+    assert outputs[1] == outputs[2] == outputs[3] == [alone(engine, ask) for ask in asks]
+    engine.device.close()
+
+
+def test_a_late_copy_of_the_tokens_to_the_host_changes_none(engine: Engine) -> None:
+    ask = submit(1, [5, 6, 7], 12, ignore_eos=True)
+    expected = alone(engine, ask)
+    loop = RealLoop(engine, 2)
+    loop.submit(ask)
+    device = engine.device
+    assert isinstance(device, CPUDevice)
+    for _ in range(6):
+        gate = threading.Event()
+        device.copy_out.run(lambda gate=gate: gate.wait(20.0) and None)  # type: ignore[misc]
+        while loop.plan() is not None:
+            pass
+        computed = device.compute.record()
+        computed.block()  # all that was sent has been computed; nothing of it has reached the host
+        assert not loop.pipeline.ready()
+        gate.set()
+        while loop.settle():
+            pass
+    loop.deliver()
+    assert loop.tokens(1) == expected
+
+
+def test_the_next_plan_is_launched_while_the_one_before_it_computes(engine: Engine) -> None:
+    loop = RealLoop(engine, 2)
+    loop.submit(submit(1, [5, 6, 7], 6, ignore_eos=True))
+    gate = threading.Event()
+    assert isinstance(engine.device, CPUDevice)
+    engine.device.compute.run(lambda: gate.wait(20.0) and None)
+    assert loop.plan() is not None
+    assert loop.plan() is not None, "a second plan waits for the first"
+    assert len(loop.pipeline) == 2
+    assert not loop.pipeline.room
+    gate.set()
+    loop.drain()
+
+
+def _breaking(engine: Engine, monkeypatch: pytest.MonkeyPatch, at_steps: set[int]) -> None:
+    run = engine.runner.run
+
+    def broken(plan: Any, *rest: Any) -> None:
+        if plan.step in at_steps:
+            raise RuntimeError("the device is out of luck")
+        run(plan, *rest)
+
+    monkeypatch.setattr(engine.runner, "run", broken)
+
+
+def test_a_failed_step_fails_what_is_queued_behind_it_and_no_more(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _breaking(engine, monkeypatch, {3})
+    loop = RealLoop(engine, 2)
+    loop.submit(submit(1, [5, 6, 7], 8, ignore_eos=True))
+    answers = []
+    while not answers or len(loop.pipeline):
+        while loop.plan() is not None:
+            pass
+        answer = loop.collect()
+        answers.append(answer)
+        loop.scheduler.settle(answer, 0.0)
+    assert [isinstance(answer, Result) for answer in answers[:6]] == [True, True, False, False, True, True]
+    assert [answer.ran for answer in answers if isinstance(answer, Failed)] == [True, False]
+    assert "out of luck" in next(answer.error for answer in answers if isinstance(answer, Failed))
+
+
+def test_failed_steps_change_no_token(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = [submit(request, [5 + request, 6, 7], 10, ignore_eos=True) for request in range(3)]
+    expected = [alone(engine, ask) for ask in asks]
+    _breaking(engine, monkeypatch, {2, 7})
+    loop = RealLoop(engine, 2)
+    for ask in asks:
+        loop.submit(ask)
+    loop.drain()
+    assert [loop.tokens(ask.request) for ask in asks] == expected
+    assert loop.scheduler.counters.failed_steps == 4
+
+
+def test_a_row_whose_logits_are_nan_ends_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = [submit(request, [5 + request, 6, 7], 6, ignore_eos=True) for request in range(2)]
+    expected = alone(engine, asks[1])
+    forward = engine.runner._model.forward
+
+    def poisoned(tokens: torch.Tensor, positions: torch.Tensor, *rest: Any) -> torch.Tensor:
+        logits = forward(tokens, positions, *rest)
+        if len(logits) == 2 and int(positions.max()) == 5:
+            logits[0] = torch.nan
+        return logits
+
+    monkeypatch.setattr(engine.runner._model, "forward", poisoned)
+    loop = RealLoop(engine, 2)
+    for ask in asks:
+        loop.submit(ask)
+    loop.drain()
+    assert loop.received[0].finish is Finish.ERROR
+    assert loop.received[1].tokens == expected
+
+
+@pytest.mark.timeout(300)
+def test_the_default_models_tokens_are_those_of_transformers(default_model_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from checkpoint.tokenizer import load_tokenizer
+
+    texts = [
+        "The capital of France is", "Once upon a time, there was a little", "def fibonacci(n):\n", "Water boils at",
+        "The three primary colours are", "To make a cup of tea, first", "1, 2, 3, 4, 5,", "My favourite season is",
+    ]  # fmt: skip
+    tokenizer = load_tokenizer(default_model_path)
+    prompts = [tokenizer.encode(text).ids for text in texts]
+    engine = poisoned_engine(default_model_path, max_num_seqs=8, max_model_len=256, kv_cache_blocks=128)
+    loop = RealLoop(engine, 2)
+    for request, prompt in enumerate(prompts):
+        loop.submit(submit(request, prompt, 64, ignore_eos=True))
+    loop.drain()
+    engine.device.close()
+    reference = AutoModelForCausalLM.from_pretrained(
+        default_model_path.parent, gguf_file=default_model_path.name, dtype=torch.float32
+    ).eval()
+    longest = max(map(len, prompts))
+    padding = [longest - len(prompt) for prompt in prompts]
+    with torch.inference_mode():
+        tokens = reference.generate(
+            torch.tensor([[0] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]),
+            attention_mask=torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding]),
+            max_new_tokens=64,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    for request, text in enumerate(texts):
+        assert loop.tokens(request) == tokens[request, longest:].tolist(), text
