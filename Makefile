@@ -13,11 +13,13 @@ PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
 	$$python -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null \
 	&& echo $$python && break; done)
 
+FIRST_PROMPT ?= What is the capital of France?
+
 .PHONY: run test test-long lint format bench clean install
 
 run: $(STAMP)
 	$(BIN)/python -m checkpoint
-	$(BIN)/python launch.py $(ARGS)
+	$(BIN)/python launch.py --first-prompt "$(FIRST_PROMPT)" $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -m "not long and not gpu" $(ARGS)

@@ -191,9 +191,9 @@ def wait_until_ready(family: Family, stop: StopSignal, seconds: float, tell: Pro
 
 
 def answer(address: str, prompt: str) -> None:
-    """Stream the answer to a prompt, as a chat if the model can, to standard output."""
+    """Stream the likeliest answer to a chat message to standard output."""
     with Client(address) as client:
-        for piece in client.stream_chat([{"role": "user", "content": prompt}]):
+        for piece in client.stream_chat([{"role": "user", "content": prompt}], temperature=0.0):
             print(piece.text, end="", flush=True)
     print(flush=True)
 

@@ -83,10 +83,7 @@ class AsyncClient:
     async def _connected(self) -> Connection:
         if self._closed:
             raise RuntimeError("the client is closed")
-        if self._connection is not None and self._connection.lost:
-            lost, self._connection = self._connection, None
-            await lost.close()
-        if self._connection is None:
+        if self._connection is None or self._connection.lost:
             self._connection = Connection(self._address)
         await self._connection.greeted(self._connect_seconds)
         return self._connection

@@ -285,5 +285,6 @@ class FrontendCore:
         live = [s for peer in self.peers.values() for s in peer.requests.values() if s.finish is Finish.RUNNING]
         assert len(placed) + len(self._unplaced) == len(live), "a request is lost, or in two places"
         assert {*placed, *self._unplaced} == set(live)
+        assert self.speak_to.keys() <= self.peers.keys(), "somebody unknown is spoken to"
         for link in self.links:
             link.check()

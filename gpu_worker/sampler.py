@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from gpu_worker.truncation import as_weights, keep_likeliest
+from gpu_worker.truncation import SELECTION, as_weights, keep_likeliest
 from gpu_worker.uniform import uniform
 
 OK, NAN = 0, 1
@@ -46,7 +46,7 @@ class Sampler:
         )
         # The host's copy decides which work a step needs, so that no step waits to learn it from the device.
         self._random = np.zeros(num_slots, np.bool_)
-        self._truncated = np.zeros(num_slots, np.bool_)  # by top_k or top_p
+        self._depth = np.zeros(num_slots, np.int64)  # how many of the likeliest tokens may be left; 0: no truncation
 
     def admit(
         self,
@@ -66,7 +66,7 @@ class Sampler:
         k, p = np.maximum(np.asarray(top_k, np.int64), 0), np.asarray(top_p, np.float64)
         heat = np.asarray(temperature, np.float32)
         self._random[where] = heat > 0
-        self._truncated[where] = (k > 0) | (p < 1)
+        self._depth[where] = np.where(k > 0, k, np.where(p < 1, np.iinfo(np.int64).max, 0))
         place = torch.from_numpy(where).to(self._device)
         for setting, values in (
             (self._settings.temperature, heat),
@@ -102,21 +102,22 @@ class Sampler:
         usable = likeliest.isfinite()
         if any_random and len(logits):
             on_host = slots.numpy() if host_slots is None and slots.device.type == "cpu" else host_slots
-            for rows, truncated in self._split(on_host):
+            for rows, depth in self._split(on_host, logits.shape[1]):
                 some = slice(None) if rows is None else torch.from_numpy(rows).to(self._device, non_blocking=True)
-                drawn = self._draw(logits[some], likeliest[some], slots[some], positions[some], truncated)
+                drawn = self._draw(logits[some], likeliest[some], slots[some], positions[some], depth)
                 tokens[some] = torch.where(self._settings.temperature[slots[some]] > 0, drawn, tokens[some])
         return torch.where(usable, tokens, 0), torch.where(usable, OK, NAN).to(torch.uint8)
 
-    def _split(self, slots: NDArray[np.integer] | None) -> list[tuple[NDArray[np.int64] | None, bool]]:
-        """Return groups of (rows, None being all of them; whether any is truncated)."""
+    def _split(self, slots: NDArray[np.integer] | None, vocabulary: int) -> list[tuple[NDArray[np.int64] | None, int]]:
+        """Return groups of (rows, None being all of them; how many of the likeliest tokens may be left, 0 for all)."""
         if slots is None:
-            return [(None, True)]
-        random, truncated = self._random[slots], self._truncated[slots]
-        groups = [(np.flatnonzero(random & (truncated == value)), value) for value in (False, True)]
-        return [(rows, value) for rows, value in groups if len(rows)]
+            return [(None, vocabulary)]
+        random, depth = self._random[slots], np.minimum(self._depth[slots], vocabulary)
+        groups = (depth == 0, (depth > 0) & (depth <= SELECTION), depth > SELECTION)
+        found = [np.flatnonzero(random & group) for group in groups]
+        return [(rows, int(depth[rows].max())) for rows in found if len(rows)]
 
-    def _draw(self, logits: Tensor, likeliest: Tensor, slots: Tensor, positions: Tensor, truncated: bool) -> Tensor:
+    def _draw(self, logits: Tensor, likeliest: Tensor, slots: Tensor, positions: Tensor, depth: int) -> Tensor:
         """Return int64 [n]: a token for each row, as if none were greedy; anything for a row with status NAN."""
         settings = self._settings
         # The likeliest token becomes 0 before the division, so that no temperature, however small, overflows.
@@ -124,8 +125,8 @@ class Sampler:
         relative = scaled.exp_()
         weights = as_weights(relative)
         keep = relative >= settings.min_p[slots][:, None]
-        if truncated:
-            keep &= keep_likeliest(relative, weights, settings.top_k[slots], settings.top_p[slots])
+        if depth:
+            keep &= keep_likeliest(relative, weights, depth, settings.top_k[slots], settings.top_p[slots])
         cumulative = weights.mul_(keep).cumsum(dim=-1)
         total = cumulative[:, -1:]
         target = (uniform(settings.seed[slots], positions)[:, None] * total.double()).long()

@@ -1,4 +1,4 @@
-"""SIGTERM (and Ctrl-C, for a process without a parent of ours) as something that a poll loop can wait for."""
+"""Signals that ask a process to end, as something that a poll loop can wait for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ class StopSignal:
     """Set once the process is asked to end. Its descriptor becomes readable then, so that no poll sleeps through it."""
 
     def __init__(self) -> None:
-        """Take over SIGTERM, and SIGINT unless it is ignored; only the main thread may do this."""
+        """Take over SIGTERM, and SIGINT and SIGHUP unless they are ignored; only the main thread may do this.
+
+        Children of launch.py ignore SIGINT, and whatever runs under nohup ignores SIGHUP.
+        """
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self.is_set = False
-        signal.signal(signal.SIGTERM, self._handle)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._handle)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.is_set = True

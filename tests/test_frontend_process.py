@@ -1,0 +1,406 @@
+"""The frontend as a process of its own, between real sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import psutil
+import pytest
+import zmq
+
+from protocol.codec import MAX_FRAME_BYTES, decode, encode
+from protocol.lifeline import ChildPipes
+from protocol.messages import Abort, Cancel, Chunk, Finish, Generate, Message, Ping, Pong, Submit
+from protocol.sockets import bind_router
+from tests.frontend_driver import ids, text_of
+from tests.stub_scheduler import StubScheduler
+from tests.test_protocol_document import example
+from tests.word_model import write_word_model
+from tests.word_tokenizer import EOS, word
+
+ROOT = Path(__file__).parent.parent
+LONG = "long" * 500
+WORDS = ("Ġone", "Ġtwo", "Ġthree", LONG)
+ONE, TWO, THREE, LONG_WORD = (word(i) for i in range(len(WORDS)))
+ANSWER = [ONE, TWO, THREE, EOS]
+
+pytestmark = pytest.mark.processes
+
+
+def script(submit: Submit) -> list[int]:
+    """An answer of three words; one that goes on for ever if the end token is ignored."""
+    return [ONE, TWO, THREE] * 1000 if submit.ignore_eos else ANSWER
+
+
+class RawClient:
+    """A text client that is only a socket."""
+
+    def __init__(self, address: str, *, reads_ahead: int | None = None) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        if reads_ahead is not None:
+            self.socket.rcvhwm = reads_ahead
+        self.socket.connect(address)
+
+    def say(self, message: Message) -> None:
+        self.socket.send(encode(message))
+
+    def hear(self, seconds: float = 20.0) -> Message:
+        """Return the next message that is no Ping."""
+        while True:
+            assert self.socket.poll(int(1000 * seconds)), "nothing came"
+            message = decode(self.socket.recv())
+            if not isinstance(message, Ping):
+                return message
+
+    def chunk(self) -> Chunk:
+        message = self.hear()
+        assert isinstance(message, Chunk)
+        return message
+
+    def answer(self, message: Generate) -> list[Chunk]:
+        """Ask, and return all chunks."""
+        self.say(message)
+        chunks = [self.chunk()]
+        while not chunks[-1].finish:
+            chunks.append(self.chunk())
+        return chunks
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+class Running:
+    """A frontend process in front of a stub scheduler."""
+
+    def __init__(self, folder: Path, model: Path, scheduler: StubScheduler) -> None:
+        self.scheduler = scheduler
+        self.address = f"ipc://{folder / 'frontend'}"
+        self.process = start(self.address, scheduler.address, model)
+        self.clients: list[RawClient] = []
+
+    def client(self, **options: int) -> RawClient:
+        """Return a client whose Ping was answered: the frontend serves."""
+        self.clients.append(RawClient(self.address, **options))
+        self.clients[-1].say(Ping())
+        assert isinstance(self.clients[-1].hear(), Pong)
+        return self.clients[-1]
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+        _, self.errors = self.process.communicate(timeout=10)
+
+
+def start(bind: str, scheduler: str, model: Path, *more: str, **options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "frontend", "--bind", bind, "--scheduler", scheduler, "--model", str(model), *more]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_word_model(tmp_path / "model", *WORDS)
+
+
+@pytest.fixture
+def running(tmp_path: Path, model: Path) -> Iterator[Running]:
+    with StubScheduler(f"ipc://{tmp_path / 'scheduler'}", script, max_model_len=4096, eos=(EOS,)) as scheduler:
+        running = Running(tmp_path, model, scheduler)
+        yield running
+        running.close()
+        assert running.process.returncode == 0
+        assert "Traceback" not in running.errors
+
+
+def test_prompts_chats_and_ids_are_answered_streamed_or_whole(running: Running) -> None:
+    client = running.client()
+    prompt = client.answer(Generate(1, prompt="hello", stream=True))
+    chat = client.answer(Generate(2, messages=({"role": "user", "content": "hello"},), stream=True))
+    whole = client.answer(Generate(3, token_ids=ids(1, 2), stream=False))
+    assert text_of(prompt) == text_of(chat) == text_of(whole) == " one two three"
+    assert len(whole) == 1
+    for chunks in (prompt, chat, whole):
+        assert (chunks[-1].finish, chunks[-1].output_tokens) == (Finish.STOP, 4)
+    assert prompt[-1].prompt_tokens == 5
+
+
+def test_the_example_client_of_the_document_talks_to_it(running: Running, tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(example(), encoding="utf-8")
+    command = [sys.executable, str(program), running.address, "hello"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == " one two three\n"
+
+
+def test_a_hundred_requests_one_after_the_other_and_a_hundred_at_once(running: Running) -> None:
+    client = running.client()
+    for request in range(100):
+        assert text_of(client.answer(Generate(request, prompt="a"))) == " one two three"
+    for request in range(100, 200):
+        client.say(Generate(request, prompt="a", max_tokens=1 + request % 3))
+    texts = {chunk.request: chunk.text for chunk in (client.chunk() for _ in range(100))}
+    assert texts == {request: " one two three"[: (4, 8, 14)[request % 3]] for request in range(100, 200)}
+
+
+def test_it_tells_its_parent_when_it_serves_and_ends_with_its_parent(tmp_path: Path, model: Path) -> None:
+    address = f"ipc://{tmp_path / 'scheduler'}"
+    with ChildPipes() as pipes:
+        process = start(f"ipc://{tmp_path / 'f'}", address, model, *pipes.arguments, pass_fds=pipes.pass_fds)
+        pipes.started()
+        with os.fdopen(os.dup(pipes.status)) as status:
+            lines = []
+            for line in status:
+                lines.append(line.strip())
+                if lines[-1] == "progress waiting for a scheduler":
+                    break
+            with StubScheduler(address, script, eos=(EOS,)):
+                lines.append(next(status).strip())
+            assert lines[-1] == "ready"
+    process.communicate(timeout=5)
+    assert process.returncode != 0
+
+
+def test_nothing_is_read_from_clients_before_a_scheduler_is_there(tmp_path: Path, model: Path) -> None:
+    address = f"ipc://{tmp_path / 'scheduler'}"
+    process = start(f"ipc://{tmp_path / 'frontend'}", address, model)
+    client = RawClient(f"ipc://{tmp_path / 'frontend'}")
+    client.say(Generate(1, prompt="early"))
+    with StubScheduler(address, script, eos=(EOS,)):
+        assert client.chunk().text == " one two three"
+    client.close()
+    process.terminate()
+    process.communicate(timeout=5)
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_an_idle_frontend_uses_less_than_three_percent_of_a_core_and_answers_at_once_after_it(running: Running) -> None:
+    client = running.client()
+    client.answer(Generate(1, prompt="a"))
+    process = psutil.Process(running.process.pid)
+    before, started = process.cpu_times(), time.monotonic()
+    time.sleep(3)  # the measurement itself
+    after = process.cpu_times()
+    busy = after.user + after.system - before.user - before.system
+    assert busy / (time.monotonic() - started) < 0.03
+    asked = time.monotonic()
+    client.say(Ping())
+    client.hear()
+    assert time.monotonic() - asked < 0.1
+
+
+GARBAGE = [
+    [b""],
+    [b"\xc1"],
+    [os.urandom(100)],
+    [b"\x81\xa4type"],
+    [msgpack.packb([1, 2])],
+    [msgpack.packb({"type": "Nonsense"})],
+    [msgpack.packb({"type": "Generate"})],
+    [msgpack.packb({"type": "Generate", "request": -1, "prompt": "a"})],
+    [msgpack.packb({"type": "Attach", "incarnation": 5})],
+    [b"\x91" * 10000],
+    [b"two", b"frames"],
+    [bytes(MAX_FRAME_BYTES + 1)],
+]
+
+
+def test_garbage_is_dropped_and_everybody_else_is_served(running: Running) -> None:
+    good = running.client()
+    for request, frames in enumerate(GARBAGE):
+        bad = running.client()
+        bad.socket.send_multipart(frames)
+        assert text_of(good.answer(Generate(request, prompt="a"))) == " one two three"
+    # And from the scheduler's side, where nothing but a scheduler should be.
+    running.close()
+    assert 0 < running.errors.count("broke the protocol") < len(GARBAGE)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("max_tokens", 0, "max_tokens"),
+        ("max_tokens", 2**40, "max_tokens"),
+        ("max_tokens", "5", "max_tokens"),
+        ("seed", 2**63, "seed"),
+        ("temperature", float("nan"), "temperature"),
+        ("token_ids", b"abcd", "exactly one"),
+        ("prompt", None, "exactly one"),
+        ("colour", "blue", "unknown fields"),
+    ],
+)
+def test_a_request_that_breaks_the_protocol_is_refused_in_words(
+    running: Running, field: str, value: object, reason: str
+) -> None:
+    client = running.client()
+    client.socket.send(msgpack.packb({"type": "Generate", "request": 7, "prompt": "a", field: value}))
+    chunk = client.chunk()
+    assert (chunk.request, chunk.finish) == (7, Finish.REFUSED)
+    assert reason in chunk.error
+
+
+def test_half_a_surrogate_pair_is_refused_in_words(running: Running) -> None:
+    client = running.client()
+    frame = msgpack.packb({"type": "Generate", "request": 7, "prompt": "\ud800"}, unicode_errors="surrogatepass")
+    client.socket.send(frame)
+    chunk = client.chunk()
+    assert (chunk.request, chunk.finish) == (7, Finish.REFUSED)
+    assert "UTF-8" in chunk.error
+
+
+def test_the_requests_of_a_client_that_vanished_are_aborted_within_seconds(running: Running) -> None:
+    client = running.client()
+    client.say(Generate(1, prompt="a", ignore_eos=True, stream=False, max_tokens=3000))
+    submit = running.scheduler.take(Submit)
+    assert isinstance(submit, Submit)
+    running.scheduler.allow(-(10**9))
+    client.close()
+    abort = running.scheduler.take(Abort, seconds=5)
+    assert isinstance(abort, Abort)
+    assert abort.request.tolist() == [submit.request]
+
+
+def test_a_cancel_reaches_the_scheduler(running: Running) -> None:
+    client = running.client()
+    client.say(Generate(1, prompt="a", ignore_eos=True, stream=True))
+    client.chunk()
+    client.say(Cancel(1))
+    running.scheduler.take(Abort)
+    chunk = client.chunk()
+    while not chunk.finish:
+        chunk = client.chunk()
+    assert chunk.finish == Finish.ABORT
+
+
+def test_a_stream_goes_on_through_a_restart_of_the_scheduler(running: Running) -> None:
+    client = running.client()
+    running.scheduler.allow(5 - 10**9)
+    client.say(Generate(1, prompt="a", ignore_eos=True, stream=True, max_tokens=12))
+    chunks = [client.chunk()]
+    while chunks[-1].output_tokens < 5:
+        chunks.append(client.chunk())
+    running.scheduler.take(Submit)
+    running.scheduler.restart()
+    again = running.scheduler.take(Submit)
+    assert isinstance(again, Submit)
+    assert len(again.output) == 5
+    running.scheduler.allow(10)
+    while not chunks[-1].finish:
+        chunks.append(client.chunk())
+    assert text_of(chunks) == " one two three" * 4
+
+
+def test_a_client_that_does_not_read_gets_everything_later_and_delays_nobody(tmp_path: Path, model: Path) -> None:
+    """More than its sockets hold; the frontend keeps the rest as text."""
+
+    def long_script(submit: Submit) -> list[int]:
+        return [LONG_WORD] * 1000 if submit.ignore_eos else ANSWER
+
+    with StubScheduler(f"ipc://{tmp_path / 'scheduler'}", long_script, max_model_len=4096, eos=(EOS,)) as scheduler:
+        running = Running(tmp_path, model, scheduler)
+        slow, good = running.client(reads_ahead=1), running.client()
+        slow.say(Generate(1, prompt="a", ignore_eos=True, stream=True))
+        request = 0
+        while scheduler.running or not request:
+            request += 1
+            assert text_of(good.answer(Generate(request, prompt="a"))) == " one two three"
+            slow.say(Ping())
+        chunks = [slow.chunk()]
+        while not chunks[-1].finish:
+            message = slow.hear()
+            chunks += [message] if isinstance(message, Chunk) else []
+        assert text_of(chunks) == LONG * 1000
+        assert len(chunks) < 1000, "some of it came in larger pieces"
+        running.close()
+        assert running.process.returncode == 0
+
+
+@pytest.mark.parametrize("signals", [1, 2], ids=["one signal", "a second one"])
+def test_sigterm_ends_live_requests_in_words_and_the_process_with_code_0(running: Running, signals: int) -> None:
+    client = running.client()
+    client.say(Generate(1, prompt="a", ignore_eos=True, stream=False))
+    running.scheduler.take(Submit)
+    running.scheduler.allow(-(10**9))
+    for _ in range(signals):
+        running.process.send_signal(signal.SIGTERM)
+    chunk = client.chunk()
+    assert chunk.finish == Finish.ERROR
+    assert "shutting down" in chunk.error
+    running.scheduler.take(Abort)
+    assert running.process.wait(5) == 0
+
+
+def fails(process: subprocess.Popen[str]) -> str:
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 2
+    assert len(errors.strip().splitlines()) == 1, errors
+    return errors
+
+
+def test_a_model_that_is_not_there_is_one_line_and_code_2(tmp_path: Path) -> None:
+    process = start(f"ipc://{tmp_path / 'f'}", f"ipc://{tmp_path / 's'}", tmp_path / "nothing")
+    assert "no such file" in fails(process)
+
+
+def test_a_busy_address_is_one_line_and_code_2(tmp_path: Path, model: Path) -> None:
+    context = zmq.Context()
+    router = bind_router(context, f"ipc://{tmp_path / 'f'}")
+    assert "in use" in fails(start(f"ipc://{tmp_path / 'f'}", f"ipc://{tmp_path / 's'}", model))
+    router.close()
+    context.term()
+
+
+def test_garbage_from_a_scheduler_is_dropped(tmp_path: Path, model: Path) -> None:
+    address = f"ipc://{tmp_path / 's'}"
+    context = zmq.Context()
+    router = bind_router(context, address)
+    process = start(f"ipc://{tmp_path / 'f'}", address, model)
+    peer, _ = router.recv_multipart()
+    for frames in GARBAGE[:-1]:
+        router.send_multipart([peer, *frames])
+    router.send_multipart([peer, encode(Ping())])
+    while not isinstance(decode(router.recv_multipart()[1]), Pong):
+        pass
+    router.close()
+    context.term()
+    process.terminate()
+    process.communicate(timeout=5)
+    assert process.returncode == 0
+
+
+def test_no_torch_is_imported_here() -> None:
+    program = "import frontend.process, client, stepahead, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_two_schedulers_serve_one_frontend(tmp_path: Path, model: Path) -> None:
+    addresses = [f"ipc://{tmp_path / name}" for name in ("a", "b")]
+    with (
+        StubScheduler(addresses[0], script, eos=(EOS,), allowance=0) as a,
+        StubScheduler(addresses[1], script, eos=(EOS,), allowance=0) as b,
+    ):
+        process = start(f"ipc://{tmp_path / 'f'}", addresses[0], model, "--scheduler", addresses[1])
+        client = RawClient(f"ipc://{tmp_path / 'f'}")
+        # The second may attach later than the first: ask until it has been given work.
+        asked = 0
+        while not b.running or not a.running:
+            asked += 1
+            client.say(Generate(asked, prompt="a"))
+            client.say(Ping())
+            client.hear()
+        a.allow(10**6)
+        b.allow(10**6)
+        assert {client.chunk().request for _ in range(asked)} == set(range(1, asked + 1))
+        client.close()
+        process.terminate()
+        process.communicate(timeout=5)

@@ -1,0 +1,146 @@
+"""Who may import whom, and what may appear nowhere."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+MAY_IMPORT = {
+    "protocol": set[str](),
+    "checkpoint": set[str](),
+    "scheduler_proc": {"protocol"},
+    "client": {"protocol"},
+    "frontend": {"protocol", "checkpoint"},
+    "gpu_worker": {"protocol", "checkpoint"},
+}
+"""Packages of ours that a package of ours may import beside itself; those not named here tie the others together."""
+
+OURS = [*MAY_IMPORT, "stepahead", "bench", "launch"]
+
+WITH_TORCH = {"gpu_worker"}
+
+START_WITHOUT_TORCH = ["protocol", "checkpoint", "client", "scheduler_proc.process", "frontend.process", "launch"]
+
+UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal"}
+UNSAFE_CALLS = {"eval", "exec", "recv_pyobj", "send_pyobj", "yaml.load", "torch.load", "numpy.load", "np.load"}
+BIND_CALLS = {"bind", "bind_to_random_port"}
+OUTSIDE = ("0.0.0.0", "tcp://*", "[::]")
+
+
+def files_of(package: str) -> list[Path]:
+    module = ROOT / f"{package}.py"
+    return [module] if module.exists() else sorted((ROOT / package).rglob("*.py"))
+
+
+def trees() -> Iterator[tuple[str, str, ast.Module]]:
+    for package in OURS:
+        for path in files_of(package):
+            yield package, str(path.relative_to(ROOT)), ast.parse(path.read_text(), path.name)
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted name) of all imports, those inside functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            assert node.module is not None
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, name as written, last part of the name) of all calls to names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            written = ast.unparse(node.func)
+            yield node.lineno, written, written.rpartition(".")[2]
+
+
+def test_each_package_imports_only_what_it_may() -> None:
+    wrong = [
+        f"{where}:{line} imports {name}"
+        for package, where, tree in trees()
+        for line, name in imported(tree)
+        if (top := name.partition(".")[0]) in OURS and top != package and package in MAY_IMPORT
+        if top not in MAY_IMPORT[package]
+    ]
+    assert wrong == []
+
+
+def test_only_the_worker_imports_torch() -> None:
+    wrong = [
+        f"{where}:{line} imports {name}"
+        for package, where, tree in trees()
+        for line, name in imported(tree)
+        if name.partition(".")[0] in {"torch", "triton", "accelerate"} and package not in WITH_TORCH
+    ]
+    assert wrong == []
+
+
+def test_only_the_protocol_knows_messagepack() -> None:
+    wrong = [
+        f"{where}:{line}"
+        for package, where, tree in trees()
+        for line, name in imported(tree)
+        if name.partition(".")[0] == "msgpack" and package != "protocol"
+    ]
+    assert wrong == []
+
+
+def test_nothing_that_runs_what_it_reads_is_used() -> None:
+    wrong = [
+        f"{where}:{line} {name}"
+        for _, where, tree in trees()
+        for line, name in [
+            *((line, name) for line, name in imported(tree) if name.partition(".")[0] in UNSAFE_MODULES),
+            *((line, name) for line, name, _ in calls(tree) if name in UNSAFE_CALLS),
+            *((line, name) for line, name, last in calls(tree) if last in {"recv_pyobj", "send_pyobj"}),
+        ]
+    ]
+    assert wrong == []
+
+
+def test_sockets_are_bound_in_the_protocol_only() -> None:
+    wrong = [
+        f"{where}:{line} {name}"
+        for package, where, tree in trees()
+        for line, name, last in calls(tree)
+        if last in BIND_CALLS and package != "protocol"
+    ]
+    assert wrong == []
+
+
+def test_no_address_is_open_to_other_hosts() -> None:
+    wrong = [
+        f"{where}:{node.lineno} {node.value!r}"
+        for _, where, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if any(outside in node.value for outside in OUTSIDE)
+    ]
+    assert wrong == []
+
+
+def exists(module: str) -> bool:
+    path = ROOT / module.replace(".", "/")
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("module", START_WITHOUT_TORCH)
+def test_starting_loads_no_torch(module: str) -> None:
+    if not exists(module):
+        pytest.skip(f"there is no {module} yet")
+    code = f"import sys, {module}; print(*(name for name in sys.modules if name.partition('.')[0] == 'torch'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []

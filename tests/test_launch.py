@@ -1,0 +1,274 @@
+"""launch.py as a user runs it: a real model, real processes, and every way in which they end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from client import Client
+
+ROOT = Path(__file__).parent.parent
+SMALL = ["--max-model-len=512", "--max-num-seqs=4", "--kv-cache-blocks=128"]
+END_SECONDS = 5.0
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class Launched:
+    """A running launcher, its standard error line by line, and its children."""
+
+    def __init__(self, *arguments: str, shell: bool = False) -> None:
+        command = [sys.executable, "launch.py", *arguments]
+        self.process = subprocess.Popen(
+            ["sh", "-c", f"{' '.join(command)} & wait"] if shell else command,
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=shell,
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    @property
+    def said(self) -> str:
+        return "".join(self.lines)
+
+    def wait_for(self, text: str, seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.said:
+            assert self.process.poll() is None or text in self.said, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.02)
+
+    def children(self) -> dict[str, psutil.Process]:
+        """The children by their module's name."""
+        found = {}
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            line = process.cmdline()
+            if "-m" in line:
+                found[line[line.index("-m") + 1]] = process
+        return found
+
+    def close(self) -> None:
+        self._reader.join(5.0)
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+    def end(self, seconds: float = END_SECONDS) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(5.0)
+        return code
+
+
+@contextmanager
+def launched(*arguments: str, shell: bool = False) -> Iterator[Launched]:
+    run = Launched(*arguments, shell=shell)
+    try:
+        yield run
+    finally:
+        run.process.kill()
+        run.process.wait()
+        run.close()
+
+
+def _all_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=END_SECONDS)
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def _address(folder: Path) -> str:
+    return f"ipc://{folder / 'clients'}"
+
+
+def test_a_prompt_is_answered_and_everything_ends_with_code_0(tmp_path: Path, default_model_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "launch.py", "--prompt=What is the capital of France?", f"--zmq={_address(tmp_path)}", *SMALL],
+        cwd=ROOT, capture_output=True, text=True, timeout=150,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "The capital of France is Paris."
+    assert "Traceback" not in done.stderr
+
+
+def test_clients_are_served_until_sigterm(tmp_path: Path, default_model_path: Path) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", *SMALL) as run:
+        run.wait_for("serving")
+        children = list(run.children().values())
+        assert len(children) == 3
+        with Client(_address(tmp_path)) as client:
+            prompts = ["1, 2, 3, 4, 5,", "The capital of France is", "Once upon a time"]
+            first = client.generate_batch(prompts, max_tokens=8, temperature=0.0)
+            second = client.generate_batch(prompts[::-1], max_tokens=8, temperature=0.0)
+        assert [each.text for each in first] == [each.text for each in second[::-1]]
+        assert first[0].text.startswith(" 6, 7")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0
+        _all_gone(children)
+    assert "Traceback" not in run.said
+
+
+@pytest.mark.parametrize("moment", ["loading", "serving"])
+@pytest.mark.parametrize("how", ["kill -9", "shell closed"])
+def test_no_child_outlives_the_launcher(tmp_path: Path, default_model_path: Path, moment: str, how: str) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", *SMALL, shell=how == "shell closed") as run:
+        run.wait_for("importing torch" if moment == "loading" else "serving")
+        children = list(run.children().values())
+        assert len(children) == 3
+        if how == "kill -9":
+            run.process.kill()
+        else:
+            os.killpg(run.process.pid, signal.SIGHUP)  # what a terminal that closes sends
+        _all_gone(children)
+
+
+@pytest.mark.parametrize("victim", ["gpu_worker", "scheduler_proc", "frontend"])
+def test_a_child_that_dies_is_named_and_everything_ends(tmp_path: Path, default_model_path: Path, victim: str) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", *SMALL) as run:
+        run.wait_for("serving")
+        children = run.children()
+        children[victim].kill()
+        assert run.end() == 1
+        _all_gone(list(children.values()))
+    assert re.search(r"stepahead: (worker|scheduler|frontend) is gone: it was killed by signal 9", run.said)
+    assert victim.startswith(re.search(r"stepahead: (\w+) is", run.said)[1][:6]) or victim == "gpu_worker"  # type: ignore[index]
+
+
+def test_a_start_that_takes_too_long_ends_whole(tmp_path: Path, default_model_path: Path) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", "--start-timeout=0.9", *SMALL) as run:
+        while not (children := list(run.children().values())) and run.process.poll() is None:
+            time.sleep(0.02)
+        assert run.end(20.0) == 1
+        _all_gone(children)
+    assert "not ready within 0.9 s" in run.said
+
+
+@pytest.mark.parametrize("where", ["tcp", "ipc", "file"])
+def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, default_model_path: Path, where: str) -> None:
+    family = socket.AF_INET if where == "tcp" else socket.AF_UNIX
+    with socket.socket(family, socket.SOCK_STREAM) as other:
+        if where == "tcp":
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        elif where == "ipc":
+            address = _address(tmp_path)
+            other.bind(address.removeprefix("ipc://"))
+            other.listen()
+        else:
+            address = _address(tmp_path)
+            Path(address.removeprefix("ipc://")).write_text("somebody's")
+        done = subprocess.run(
+            [sys.executable, "launch.py", f"--zmq={address}"], cwd=ROOT, capture_output=True, text=True, timeout=20
+        )
+    assert done.returncode == 2
+    assert address in done.stderr
+    assert "worker" not in done.stderr, "a child was started"
+    assert "Traceback" not in done.stderr
+    if where == "file":
+        assert Path(address.removeprefix("ipc://")).read_text() == "somebody's"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--model=/no/such/model"], "no such file or folder"),
+        (["--zmq=tcp://0.0.0.0:9999"], "loopback"),
+        (["--zmq=nonsense"], "nonsense"),
+        (["--max-num-seqs=0"], "--max-num-seqs"),
+        (["--max-num-seqs=900", "--max-batch-tokens=100"], "--max-batch-tokens"),
+        (["--no-such-option"], "unrecognized"),
+        (["--workers=1", "--schedulers=2"], "each scheduler needs a worker"),
+        (["--max-plans-in-flight=0"], "--max-plans-in-flight"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_code_2(default_model_path: Path, arguments: list[str], word: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "launch.py", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 2
+    assert word in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--max-model-len=100000"], "8192 positions"),
+        (["--max-model-len=512", "--kv-cache-blocks=3"], "needs 32"),
+        (["--kv-cache-gib=100000"], "does not fit"),
+    ],
+)
+def test_what_only_the_worker_can_know_ends_the_start_with_its_words(
+    tmp_path: Path, default_model_path: Path, arguments: list[str], word: str
+) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", *arguments) as run:
+        assert run.end(60.0) == 1
+    assert word in run.said
+    assert "Traceback" not in run.said
+
+
+def test_two_servers_at_once_do_not_meet(tmp_path: Path, default_model_path: Path) -> None:
+    first, second = f"ipc://{tmp_path / 'one'}", f"ipc://{tmp_path / 'two'}"
+    with launched(f"--zmq={first}", *SMALL) as one, launched(f"--zmq={second}", "--lockstep", *SMALL) as two:
+        one.wait_for("serving")
+        two.wait_for("serving")
+        with Client(first) as a, Client(second) as b:
+            prompt = "Water boils at"
+            answers = {client.generate(prompt, max_tokens=8, temperature=0.0).text for client in (a, b)}
+        assert len(answers) == 1
+        for run in (one, two):
+            run.process.send_signal(signal.SIGINT)
+        assert one.end() == two.end() == 0
+
+
+def test_two_schedulers_and_two_workers_serve_behind_one_frontend(tmp_path: Path, default_model_path: Path) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", "--workers=2", "--schedulers=2", *SMALL) as run:
+        run.wait_for("serving")
+        with Client(_address(tmp_path)) as client:
+            answers = client.generate_batch(["1, 2, 3, 4, 5,"] * 6, max_tokens=6, temperature=0.0)
+        assert len({answer.text for answer in answers}) == 1
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0
+
+
+def test_sockets_lie_in_a_directory_that_fits_and_is_removed(tmp_path: Path, default_model_path: Path) -> None:
+    long = tmp_path / ("ä b" * 40)
+    with launched("--zmq=tcp://127.0.0.1:18755", f"--run-dir={long}", *SMALL) as run:
+        run.wait_for("serving")
+        binds = [part for child in run.children().values() for part in child.cmdline() if part.startswith("--bind=ipc")]
+        folder = Path(binds[0].removeprefix("--bind=ipc://")).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0
+    assert not folder.exists()
+
+
+def test_an_idle_system_uses_next_to_no_time(tmp_path: Path, default_model_path: Path) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", *SMALL) as run:
+        run.wait_for("serving")
+        with Client(_address(tmp_path)) as client:
+            client.generate("Hello", max_tokens=4)
+        time.sleep(1.0)
+        processes = [psutil.Process(run.process.pid), *run.children().values()]
+        before = [sum(process.cpu_times()[:2]) for process in processes]
+        time.sleep(10.0)
+        for process, spent in zip(processes, before, strict=True):
+            assert sum(process.cpu_times()[:2]) - spent < 0.03 * 10.0, process.cmdline()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0

@@ -1,0 +1,110 @@
+"""Tiny GGUF files, written by the gguf library from tiny transformers models as llama.cpp's converter does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_gguf(
+    model: Any, path: Path, architecture: str, storage: str = "F32", keys: dict[str, Any] | None = None
+) -> dict[str, NDArray[np.float32]]:
+    """Write `model` with its matrices stored as `storage`; return what they unpack to, by transformers' names.
+
+    `keys` are added to the metadata, or replace what is there; None leaves one out.
+    """
+    config, kind = model.config, gguf.GGMLQuantizationType[storage]
+    rope = config.rope_parameters
+    writer = gguf.GGUFWriter(path, architecture)
+    metadata: dict[str, Any] = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": rope["rope_theta"],
+    }
+    head_dim = getattr(config, "head_dim", None)
+    if head_dim:
+        metadata |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
+    metadata = {f"{architecture}.{key}": value for key, value in metadata.items()}
+    metadata |= {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.bos_token_id": 1}
+    for key, value in (metadata | (keys or {})).items():
+        if isinstance(value, str):
+            writer.add_string(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif value is not None:
+            writer.add_float32(key, value)
+    unpacked = {}
+    for name, parameter in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = parameter.float().numpy()
+        stored = kind if values.ndim == 2 else gguf.GGMLQuantizationType.F32
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        paired = architecture == "llama" and heads is not None
+        data = gguf.quants.quantize(_paired(values, heads or 1) if paired else values, stored)
+        writer.add_tensor(gguf_name(name), data, raw_dtype=stored)
+        back = gguf.quants.dequantize(data, stored).reshape(values.shape)
+        unpacked[name] = _unpaired(back, heads or 1) if paired else back
+    if rope["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", _rope_divisors(model))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return unpacked
+
+
+def gguf_name(name: str) -> str:
+    """Return what GGUF calls transformers' tensor `name`."""
+    stem, _, kind = name.rpartition(".")
+    if stem.startswith("model.layers."):
+        _, _, layer, part = stem.split(".", 3)
+        return f"blk.{layer}.{NAMES[part]}.{kind}"
+    return f"{NAMES[stem]}.{kind}"
+
+
+def _paired(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Put row i of the first half of a head beside row i of the second: llama.cpp's order."""
+    halves = rows.reshape(heads, 2, len(rows) // heads // 2, -1)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def _unpaired(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    return np.stack([head[part::2] for head in np.split(rows, heads) for part in (0, 1)]).reshape(rows.shape)
+
+
+def _rope_divisors(model: Any) -> NDArray[np.float32]:
+    rotary, config = model.model.rotary_emb, model.config
+    trained = 1.0 / (config.rope_parameters["rope_theta"] ** (np.arange(0, config.head_dim, 2) / config.head_dim))
+    divisors: NDArray[np.float32] = (trained / rotary.inv_freq.numpy()).astype(np.float32)
+    return divisors
