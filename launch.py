@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from checkpoint import CheckpointError, locate
 from client import Client, StepaheadError
+from frontend.config import FrontendConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free
 from protocol.errors import ProtocolError
@@ -165,10 +166,8 @@ def start_all(
     for number, address in enumerate(schedulers):
         config = SchedulerConfig(bind=address, worker=tuple(workers[number :: launch.schedulers]))
         family.start(_name("scheduler", number, launch.schedulers), "scheduler_proc", to_arguments(config, scheduling))
-    model = [] if engine.model is None else [f"--model={engine.model}"]
-    family.start(
-        "frontend", "frontend", [f"--bind={launch.zmq}", *[f"--scheduler={each}" for each in schedulers], *model]
-    )
+    text = FrontendConfig(scheduler=tuple(schedulers), bind=launch.zmq, model=engine.model, seed=engine.seed)
+    family.start("frontend", "frontend", to_arguments(text))
 
 
 def _name(what: str, number: int, total: int) -> str:

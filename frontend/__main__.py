@@ -1,7 +1,35 @@
-"""`python -m frontend`: one frontend process."""
+"""`python -m frontend --scheduler ADDRESS`: one frontend process."""
 
+from __future__ import annotations
+
+import logging
 import sys
 
-from frontend.process import main
+from checkpoint import CheckpointError
+from frontend.config import FrontendConfig
+from frontend.process import FrontendProcess
+from frontend.text_error import TextError
+from protocol.errors import ProtocolError
+from protocol.lifeline import Lifeline
+from protocol.options import parse_options
+from protocol.stop_signal import StopSignal
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
+    logging.basicConfig(format="frontend: %(message)s", level=logging.INFO)
+    (config,) = parse_options("python -m frontend", "Put text in front of token schedulers.", FrontendConfig)
+    lifeline = Lifeline(config.lifeline)
+    try:
+        with FrontendProcess(config, StopSignal(), lifeline.progress) as process:
+            lifeline.progress("waiting for a scheduler")
+            process.run(lifeline.ready)
+    except (ProtocolError, CheckpointError, TextError) as error:
+        print(f"frontend: {error}", file=sys.stderr)
+        lifeline.failed(str(error))
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,9 +9,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from checkpoint.sampling import SamplingDefaults
 from frontend.detokenizer import Detokenizer
 from frontend.model_text import ModelText
-from frontend.sampling_defaults import SamplingDefaults
 from frontend.stop_strings import StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TextError

@@ -13,10 +13,14 @@ class EngineConfig:
     """Which model to hold, where and how large."""
 
     model: str | None = option("model folder or .gguf file (default: SmolLM2-135M-Instruct)", None, metavar="PATH")
-    device: Literal["auto", "cpu"] = option("where to compute", "auto")
+    device: Literal["auto", "cpu", "cuda"] = option("where to compute; auto is a GPU where there is one", "auto")
     dtype: Literal["auto", "float32", "bfloat16"] = option("what to compute in; auto is the checkpoint's own", "auto")
     load_format: Literal["auto", "dummy"] = option("dummy: random weights of the model's shape", "auto")
-    seed: int = option("seed of dummy weights", 0, metavar="N")
+    seed: int | None = option(
+        "makes samples of requests without a seed, and dummy weights, repeatable (default: samples are random)",
+        None,
+        "N",
+    )
     max_num_seqs: int = option("requests that run at the same time", 64, metavar="N")
     max_model_len: int | None = option("tokens of prompt and output together (default: the model's)", None, metavar="N")
     block_size: int = option("tokens in a KV cache block", 16, metavar="N")

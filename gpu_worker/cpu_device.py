@@ -96,6 +96,9 @@ class CPUDevice:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
 
+    def settle(self) -> None:
+        """Do nothing: the CPU has done what it was told when the call returns."""
+
     def close(self) -> None:
         """Finish all work, in the order in which streams wait for each other, and end the threads."""
         self.copy_in.close()

@@ -65,5 +65,8 @@ class Device(Protocol):
     def clear_wakeups(self) -> None:
         """Make the descriptor unreadable until the next event."""
 
+    def settle(self) -> None:
+        """Wait for work that was submitted past the streams, as loading does: what it wrote, all of them see."""
+
     def close(self) -> None:
         """Finish what was submitted and let go of everything."""

@@ -12,6 +12,7 @@ from checkpoint import CheckpointError, ModelConfig, load_config, locate
 from gpu_worker.attention import TorchAttention
 from gpu_worker.config import EngineConfig
 from gpu_worker.cpu_device import CPUDevice
+from gpu_worker.cuda_device import CUDADevice
 from gpu_worker.device import Device
 from gpu_worker.free_memory import free_memory
 from gpu_worker.kv_cache import KVCache, blocks_in, bytes_per_block
@@ -74,9 +75,9 @@ def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: flo
     dtype = choose_dtype(config.dtype, model_config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    device = CPUDevice()
+    device = _device(config.device)
     tell(f"loading {path.name} in {str(dtype).removeprefix('torch.')}")
-    weights = load_weights(path, model_config, dtype, device.torch_device, config.load_format, config.seed)
+    weights = load_weights(path, model_config, dtype, device.torch_device, config.load_format, config.seed or 0)
     blocks = _kv_blocks(config, model_config, max_model_len, dtype, device)
     gib = blocks * bytes_per_block(model_config, config.block_size, dtype) / 2**30
     tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
@@ -86,9 +87,11 @@ def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: flo
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
     attention = TorchAttention(config.block_size, dtype)
     model = Decoder(model_config, weights, attention, max_model_len)
+    runner = ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size))
+    device.settle()
     return Engine(
         device=device,
-        runner=ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size)),
+        runner=runner,
         model_name=path.name,
         dtype=str(dtype).removeprefix("torch."),
         vocab_size=model_config.vocab_size,
@@ -99,6 +102,13 @@ def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: flo
         max_batch_tokens=config.max_batch_tokens,
         max_model_len=max_model_len,
     )
+
+
+def _device(wanted: str) -> Device:
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise CheckpointError("--device cuda: torch sees no GPU (a CPU build of torch, or no driver)")
+    return CUDADevice() if there and wanted != "cpu" else CPUDevice()
 
 
 def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import select
+import time
 from pathlib import Path
 
 from gpu_worker.config import EngineConfig
@@ -42,9 +43,13 @@ class RealLoop(CoreLoop):
 
     def collect(self) -> Result | Failed:
         """The next answer, waited for as the worker process waits."""
+        descriptor = self.engine.device.fileno()
+        deadline = time.monotonic() + 20.0
         while not self.pipeline.ready():
-            assert select.select([self.engine.device.fileno()], [], [], 20.0)[0], "the device wakes nobody"
-            self.engine.device.clear_wakeups()
+            if descriptor is not None:
+                assert select.select([descriptor], [], [], 20.0)[0], "the device wakes nobody"
+                self.engine.device.clear_wakeups()
+            assert time.monotonic() < deadline, "a step never ends"
         return self.pipeline.collect()
 
     def settle(self) -> bool:

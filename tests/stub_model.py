@@ -7,8 +7,10 @@ or doubled token or a wrong position changes what comes out; reading what was ne
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.messages import Opened, Plan, Result, RowFlag, RowStatus
 
@@ -93,7 +95,7 @@ class StubModel:
         taken = 0
         for slot, position, count, carries in zip(*_ints(plan), carry, strict=True):
             if carries:
-                tokens = self.last_token[slot : slot + 1]
+                tokens: NDArray[Any] = self.last_token[slot : slot + 1]
                 assert tokens[0] != POISON, "carries a token that was never sampled"
             else:
                 tokens = plan.token[taken : taken + count]
@@ -108,7 +110,7 @@ class StubModel:
                 self.last_token[slot] = token[-1]
         return Result(plan.session, plan.step, np.array(token, np.uint32), np.array(status, np.uint8))
 
-    def _write(self, slot: int, position: int, tokens: Sequence[int]) -> None:
+    def _write(self, slot: int, position: int, tokens: NDArray[Any]) -> None:
         for place, token in enumerate(tokens, position):
             block = self.tables[slot, place // self.worker.block_size]
             assert block > 0, "writes to a block that the row has not been given"
@@ -116,7 +118,7 @@ class StubModel:
 
     def _read(self, slot: int, length: int) -> list[int]:
         table = self.tables[slot, : -(-length // self.worker.block_size)]
-        tokens = self.kv[table].reshape(-1)[:length].tolist()
+        tokens: list[int] = self.kv[table].reshape(-1)[:length].tolist()
         assert POISON not in tokens, "reads KV that nobody wrote"
         return tokens
 

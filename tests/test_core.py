@@ -529,7 +529,7 @@ def random_workload(seed: int, credit: int) -> dict[int, tuple[list[int], Finish
     for ask in arrivals:
         loop.submit(ask)
     loop.drain()
-    outcome = {}
+    outcome: dict[int, tuple[list[int], Finish]] = {}
     for ask in asks:
         received = loop.received[ask.request]
         expected = solo(ask, hashed, max_model_len)

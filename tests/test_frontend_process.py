@@ -221,9 +221,12 @@ def test_garbage_is_dropped_and_everybody_else_is_served(running: Running) -> No
         bad = running.client()
         bad.socket.send_multipart(frames)
         assert text_of(good.answer(Generate(request, prompt="a"))) == " one two three"
-    # And from the scheduler's side, where nothing but a scheduler should be.
+    bad = running.client()
+    for _ in range(200):
+        bad.socket.send(b"")
+    bad.answer(Generate(1, prompt="a"))
     running.close()
-    assert 0 < running.errors.count("broke the protocol") < len(GARBAGE)
+    assert 0 < running.errors.count("broke the protocol") < 10, "a flood of garbage is no flood of log lines"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_a_late_copy_of_the_tokens_to_the_host_changes_none(engine: Engine) -> N
     assert isinstance(device, CPUDevice)
     for _ in range(6):
         gate = threading.Event()
-        device.copy_out.run(lambda gate=gate: gate.wait(20.0) and None)  # type: ignore[misc]
+        device.copy_out.run(_closed(gate))
         while loop.plan() is not None:
             pass
         computed = device.compute.record()
@@ -93,13 +93,20 @@ def test_the_next_plan_is_launched_while_the_one_before_it_computes(engine: Engi
     loop.submit(submit(1, [5, 6, 7], 6, ignore_eos=True))
     gate = threading.Event()
     assert isinstance(engine.device, CPUDevice)
-    engine.device.compute.run(lambda: gate.wait(20.0) and None)
+    engine.device.compute.run(_closed(gate))
     assert loop.plan() is not None
     assert loop.plan() is not None, "a second plan waits for the first"
     assert len(loop.pipeline) == 2
     assert not loop.pipeline.room
     gate.set()
     loop.drain()
+
+
+def _closed(gate: threading.Event) -> Callable[[], None]:
+    def wait() -> None:
+        assert gate.wait(20.0)
+
+    return wait
 
 
 def _breaking(engine: Engine, monkeypatch: pytest.MonkeyPatch, at_steps: set[int]) -> None:
@@ -119,7 +126,7 @@ def test_a_failed_step_fails_what_is_queued_behind_it_and_no_more(
     _breaking(engine, monkeypatch, {3})
     loop = RealLoop(engine, 2)
     loop.submit(submit(1, [5, 6, 7], 8, ignore_eos=True))
-    answers = []
+    answers: list[Result | Failed] = []
     while not answers or len(loop.pipeline):
         while loop.plan() is not None:
             pass
@@ -183,7 +190,8 @@ def test_the_default_models_tokens_are_those_of_transformers(default_model_path:
     engine.device.close()
     reference = AutoModelForCausalLM.from_pretrained(
         default_model_path.parent, gguf_file=default_model_path.name, dtype=torch.float32
-    ).eval()
+    )
+    reference.eval()  # type: ignore[no-untyped-call]
     longest = max(map(len, prompts))
     padding = [longest - len(prompt) for prompt in prompts]
     with torch.inference_mode():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
+import numpy as np
 import zmq
 
 from protocol.codec import decode
@@ -13,6 +14,8 @@ from protocol.identity import new_session
 from protocol.messages import Abort, Attach, Attached, Deltas, Finish, Message, Ping, Submit
 from protocol.sockets import connect_dealer, receive, send
 from tests.core_loop import Received
+
+_Kind = TypeVar("_Kind")
 
 PATIENCE_SECONDS = 20.0
 
@@ -38,11 +41,9 @@ class ThinClient:
             self.say(ask)
 
     def abort(self, *requests: int) -> None:
-        import numpy as np
-
         self.say(Abort(np.array(requests, np.uint64)))
 
-    def expect(self, kind: type[Message]) -> Message:
+    def expect(self, kind: type[_Kind]) -> _Kind:
         """The next message of a kind; Deltas on the way are taken in."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:

@@ -1,0 +1,74 @@
+"""An NVIDIA GPU as a device: three CUDA streams and CUDA events, nothing on the default stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from gpu_worker.device import Event
+
+
+class CUDAEvent:
+    """A CUDA event that was recorded on a stream."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        """Record on `stream`."""
+        self.event = torch.cuda.Event()
+        self.event.record(stream)
+
+    def done(self) -> bool:
+        """Whether the GPU has got there. Raises what broke the device."""
+        return bool(self.event.query())
+
+
+class CUDAStream:
+    """Work is launched at once, by the caller's thread, into one CUDA stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Make the stream."""
+        self._stream = torch.cuda.Stream(device)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Launch what `work` launches into the stream."""
+        with torch.cuda.stream(self._stream):
+            work()
+
+    def record(self) -> CUDAEvent:
+        """Return an event behind all work launched so far."""
+        return CUDAEvent(self._stream)
+
+    def wait(self, event: Event) -> None:
+        """Hold up what is launched from now on until `event` is done; the host does not wait."""
+        assert isinstance(event, CUDAEvent)
+        self._stream.wait_event(event.event)
+
+
+class CUDADevice:
+    """The current GPU. CUDA has no descriptor for its events: who waits asks them in turn with the socket."""
+
+    def __init__(self) -> None:
+        """Make the streams."""
+        self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        self.copy_in = CUDAStream(self.torch_device)
+        self.compute = CUDAStream(self.torch_device)
+        self.copy_out = CUDAStream(self.torch_device)
+
+    def host_buffer(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return zeroed pinned memory: only from there is a copy asynchronous."""
+        return torch.zeros(size, dtype=dtype, pin_memory=True)
+
+    def fileno(self) -> None:
+        """Return None: events must be asked."""
+        return None
+
+    def clear_wakeups(self) -> None:
+        """Do nothing: there are none."""
+
+    def settle(self) -> None:
+        """Wait for all that was launched on any stream: after loading, which uses the default one."""
+        torch.cuda.synchronize(self.torch_device)
+
+    def close(self) -> None:
+        """Finish what was launched."""
+        self.settle()

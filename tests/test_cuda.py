@@ -1,0 +1,46 @@
+"""The same pipeline on a GPU: what needs CUDA to be shown."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.core_loop import submit
+from tests.real_loop import RealLoop, alone, poisoned_engine
+from tests.tiny_models import VARIANTS, VOCAB, save, tiny_model
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+OPTIONS = {"max_num_seqs": 5, "max_model_len": 96, "block_size": 4, "max_batch_tokens": 24, "kv_cache_blocks": 60}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_tokens_on_the_gpu_are_those_on_the_cpu_at_any_credit(tmp_path: Path, variant: str) -> None:
+    model = save(tiny_model(variant), tmp_path)
+    dice = random.Random(variant)
+    asks = [
+        submit(
+            request,
+            [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, 40))],
+            dice.randint(1, 20),
+            temperature=dice.choice([0.0, 0.8]),
+            seed=dice.randrange(2**64),
+            ignore_eos=True,
+        )
+        for request in range(9)
+    ]
+    cpu = poisoned_engine(model, device="cpu", **OPTIONS)
+    expected = [alone(cpu, ask) for ask in asks]
+    cpu.device.close()
+    gpu = poisoned_engine(model, device="cuda", **OPTIONS)
+    for credit in (1, 2, 3):
+        loop = RealLoop(gpu, credit)
+        for ask in asks:
+            loop.submit(ask)
+            if dice.random() < 0.5:
+                loop.step()
+        loop.drain()
+        assert [loop.tokens(ask.request) for ask in asks] == expected, f"credit {credit}"
+    gpu.device.close()
