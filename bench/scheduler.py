@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import argparse
 import gc
+import statistics
+import subprocess
+import sys
 import time
 from collections import deque
 from typing import Any
 
 import numpy as np
+import zmq
 from numpy.typing import NDArray
 
 from bench.machine import machine
 from protocol.codec import decode, encode
+from protocol.endpoints import PrivateDirectory
 from protocol.identity import new_session
 from protocol.messages import Opened, Plan, Result, RowFlag, Submit
+from protocol.sockets import bind_router
 from scheduler_proc.core import Scheduler
 
 BLOCK_SIZE = 16
@@ -36,7 +42,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     gc.collect()
     gc.disable()  # as in the scheduler process
     try:
-        return {"machine": machine(), "batches": [_measure(rows, given.steps) for rows in given.rows]}
+        batches = [_measure(rows, given.steps) for rows in given.rows]
+        return {"machine": machine(), "start_seconds": _start_seconds(), "batches": batches}
     finally:
         gc.enable()
 
@@ -54,7 +61,35 @@ def text(report: dict[str, Any]) -> str:
             f"{batch['encode_plan_us']:9.1f} /{batch['decode_plan_us']:6.1f}"
             f"{batch['encode_result_us']:9.1f} /{batch['decode_result_us']:6.1f}{batch['submit_us']:14.1f}"
         )
+    lines.append(f"a scheduler process speaks to its worker {report['start_seconds']:.2f} s after it was started")
     return "\n".join(lines)
+
+
+def _start_seconds(times: int = 5) -> float:
+    """Return the median of the seconds from starting a scheduler process to its first word to the worker."""
+    taken = []
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    for _ in range(times):
+        run = PrivateDirectory()
+        router = bind_router(context, run.address("worker"))
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "scheduler_proc",
+                f"--bind={run.address('clients')}",
+                f"--worker={run.address('worker')}",
+            ]
+        )
+        assert router.poll(30_000), "the scheduler never spoke"
+        taken.append(time.perf_counter() - began)
+        process.terminate()
+        process.wait()
+        router.close()
+        run.remove()
+    context.term()
+    return statistics.median(taken)
 
 
 def _measure(rows: int, steps: int) -> dict[str, Any]:

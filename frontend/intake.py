@@ -16,10 +16,7 @@ from frontend.stop_strings import StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TextError
 from protocol.fields import UINT64_MAX
-from protocol.messages import Attached, Generate, Submit
-
-MOST_STOP_TOKENS = 256
-"""A scheduler compares each new token with all of a request's stop tokens, at every step."""
+from protocol.messages import MOST_STOP_TOKENS, Attached, Generate, Submit
 
 
 class Intake:

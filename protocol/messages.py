@@ -38,6 +38,10 @@ Seed = Annotated[int, Integer(0, UINT64_MAX)]
 Seconds = Annotated[float, Real(0.0, 1e9)]
 
 
+MOST_STOP_TOKENS = 256
+"""A request may name so many `stop_token_ids`: each new token is compared with all of them, at every step."""
+
+
 class RowFlag(IntFlag):
     """What a row of a plan is."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import Opened, Submit
+from protocol.messages import MOST_STOP_TOKENS, Opened, Submit
 
 
 class CapacityError(Exception):
@@ -33,6 +33,8 @@ def refusal(ask: Submit, worker: Opened) -> str:
         return "the prompt is empty"
     if len(ask.prompt) >= worker.max_model_len:
         return f"the prompt has {len(ask.prompt)} tokens; it must be shorter than the context of {worker.max_model_len}"
+    if len(ask.stop_token_ids) > MOST_STOP_TOKENS:
+        return f"{len(ask.stop_token_ids)} stop_token_ids, at most {MOST_STOP_TOKENS} are allowed"
     for tokens in (ask.prompt, ask.output, ask.stop_token_ids):
         if len(tokens) and tokens.max() >= worker.vocab_size:
             return f"token id {tokens.max()} is outside of the vocabulary of {worker.vocab_size}"

@@ -58,6 +58,7 @@ class SchedulerProcess:
     def run(self) -> None:
         """Serve until told to stop. Raises `StartError` if no worker can be had in time."""
         gc.disable()  # a full collection over many waiting requests takes longer than a step
+        self._keep_house()  # the first word to the workers
         while not self._stop.is_set:
             self._poller.poll(self._patience())
             for number in range(len(self._links)):
@@ -111,8 +112,10 @@ class SchedulerProcess:
         link = self._links[number]
         if link.opened is not None:
             _log.warning("the worker at %s: %s", link.address, why)
+            now = time.monotonic()
             link.lose()
-            self._fleet.worker_lost(number, time.monotonic())
+            self._fleet.worker_lost(number, now)
+            link.beat(now)  # it may be there again already
 
     # ------------------------------------------------------------------ clients
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from frontend.awake_clock import AwakeClock
 from frontend.core import MOST_ANSWERS_WAITING, PATIENCE_SECONDS
-from frontend.intake import MOST_STOP_TOKENS
-from protocol.messages import Abort, Attach, Cancel, Finish, Ping, Pong, Submit, Unattached
+from protocol.messages import MOST_STOP_TOKENS, Abort, Attach, Cancel, Finish, Ping, Pong, Submit, Unattached
 from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS
 from tests.frontend_driver import ME, SEED, Driver, ids, only, text_of
 from tests.word_tokenizer import EOS, word, word_text

@@ -31,6 +31,8 @@ START_WITHOUT_TORCH = ["protocol", "checkpoint", "client", "scheduler_proc.proce
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal"}
 UNSAFE_CALLS = {"eval", "exec", "recv_pyobj", "send_pyobj", "yaml.load", "torch.load", "numpy.load", "np.load"}
 BIND_CALLS = {"bind", "bind_to_random_port"}
+WALL_CLOCK = {"time.time", "time.time_ns", "datetime.utcnow", "datetime.today"}
+"""Clocks that somebody may set back. What is measured is measured by monotonic ones."""
 OUTSIDE = ("0.0.0.0", "tcp://*", "[::]")
 
 
@@ -105,6 +107,13 @@ def test_nothing_that_runs_what_it_reads_is_used() -> None:
             *((line, name) for line, name, _ in calls(tree) if name in UNSAFE_CALLS),
             *((line, name) for line, name, last in calls(tree) if last in {"recv_pyobj", "send_pyobj"}),
         ]
+    ]
+    assert wrong == []
+
+
+def test_no_process_looks_at_a_clock_that_somebody_may_set() -> None:
+    wrong = [
+        f"{where}:{line} {name}" for _, where, tree in trees() for line, name, _ in calls(tree) if name in WALL_CLOCK
     ]
     assert wrong == []
 

@@ -252,6 +252,13 @@ def test_sockets_lie_in_a_directory_that_fits_and_is_removed(tmp_path: Path, def
     with launched("--zmq=tcp://127.0.0.1:18755", f"--run-dir={long}", *SMALL) as run:
         run.wait_for("serving")
         binds = [part for child in run.children().values() for part in child.cmdline() if part.startswith("--bind=ipc")]
+        listening = [
+            connection.laddr
+            for process in [run.process.pid, *[child.pid for child in run.children().values()]]
+            for connection in psutil.Process(process).net_connections()
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert listening == [("127.0.0.1", 18755)]
         folder = Path(binds[0].removeprefix("--bind=ipc://")).parent
         assert folder.stat().st_mode & 0o777 == 0o700
         run.process.send_signal(signal.SIGTERM)

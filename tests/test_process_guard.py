@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -47,8 +48,9 @@ def test_children_and_orphans_are_found_and_killed(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    processes: x\n    gpu: x\n")
     (tmp_path / "test_forgetful.py").write_text(FORGETFUL)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}  # its conftest imports from tests
     command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider"]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50).stdout
+    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50).stdout
     assert "3 passed, 2 errors" in told, told
     assert len(re.findall(r"^E +Failed: processes were left behind: \['\d+ .*sleep", told, re.MULTILINE)) == 2
     left = {int(pid) for pid in re.findall(r"^left (\d+)", told, re.MULTILINE)}
