@@ -6,9 +6,12 @@ Each child hangs on a pipe from this one, so that none outlives it, however it e
 
 from __future__ import annotations
 
+import os
 import selectors
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -189,24 +192,61 @@ def wait_until_ready(family: Family, stop: StopSignal, seconds: float, tell: Pro
     return True
 
 
-def answer(address: str, prompt: str) -> None:
-    """Stream the likeliest answer to a chat message to standard output."""
-    with Client(address) as client:
-        for piece in client.stream_chat([{"role": "user", "content": prompt}], temperature=0.0):
-            print(piece.text, end="", flush=True)
-    print(flush=True)
+class Answer(threading.Thread):
+    """Streams the likeliest answer to a chat message to standard output, beside whoever watches the children.
+
+    Its descriptor becomes readable when it is done.
+    """
+
+    def __init__(self, address: str, prompt: str) -> None:
+        """Ask the server at `address`."""
+        super().__init__(name="answer", daemon=True)
+        self._address = address
+        self._prompt = prompt
+        self._done, self._end = os.pipe()
+        self.error: StepaheadError | None = None
+
+    def run(self) -> None:
+        """Ask and print."""
+        try:
+            with Client(self._address) as client:
+                for piece in client.stream_chat([{"role": "user", "content": self._prompt}], temperature=0.0):
+                    print(piece.text, end="", flush=True)
+            print(flush=True)
+        except StepaheadError as error:
+            self.error = error
+        finally:
+            os.write(self._end, b"!")
+
+    def fileno(self) -> int:
+        """Return the descriptor to select on."""
+        return self._done
 
 
-def watch(family: Family, stop: StopSignal, tell: Progress) -> None:
-    """Return when told to stop; raises `StartError` if a child is gone before."""
-    while not stop.is_set:
-        gone = family.listen(3600.0, tell)
+def ask(family: Family, launch: LaunchConfig, prompt: str, stop: StopSignal, tell: Progress) -> None:
+    """Answer a prompt, unless told to stop or a child is gone before. Raises `StartError`."""
+    answer = Answer(launch.zmq, prompt)
+    family.selector.register(answer, selectors.EVENT_READ)
+    answer.start()
+    watch(family, stop, tell, until=answer)
+    family.selector.unregister(answer)
+    if answer.error is not None:
+        raise StartError(f"the prompt was not answered: {answer.error}")
+
+
+def watch(family: Family, stop: StopSignal, tell: Progress, until: Answer | None = None) -> None:
+    """Return when told to stop, or `until` is done; raises `StartError` if a child is gone before."""
+    while not stop.is_set and (until is None or until.is_alive()):
+        gone = family.listen(1.0 if until is not None else 3600.0, tell)
         if gone is not None and not stop.is_set:
             raise StartError(f"{gone.name} is gone: {gone.how_it_ended()}; everything is stopped")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the launcher; return its exit code: 0 when told to stop, 1 when a part failed, 2 for a user's mistake."""
+    """Run the launcher; return its exit code: 0 when all went well or it was told to stop.
+
+    1 is a part that failed, 2 a mistake of the user, 130 a --prompt that was interrupted.
+    """
     launch, engine, scheduling = parse_options(
         "python launch.py",
         "Serve a language model: a frontend, a scheduler one step ahead, and a GPU worker.",
@@ -231,17 +271,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if wait_until_ready(family, stop, launch.start_timeout, tell):
             prompt = launch.prompt or launch.first_prompt
             if prompt is not None:
-                answer(launch.zmq, prompt)
-            if launch.prompt is None:
+                ask(family, launch, prompt, stop, tell)
+            if launch.prompt is None and not stop.is_set:
                 tell("serving", f'{launch.zmq} (python -m client "…" asks it; Ctrl-C stops it)')
                 watch(family, stop, tell)
-    except (StartError, StepaheadError) as error:
+    except StartError as error:
         print(f"stepahead: {error}", file=sys.stderr)
         return 1
     finally:
         family.stop()
         run.remove()
-    return 0
+    interrupted = launch.prompt is not None and stop.is_set
+    return 128 + signal.SIGINT if interrupted else 0
 
 
 if __name__ == "__main__":

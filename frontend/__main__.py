@@ -25,8 +25,7 @@ def main() -> int:
             lifeline.progress("waiting for a scheduler")
             process.run(lifeline.ready)
     except (ProtocolError, CheckpointError, TextError) as error:
-        print(f"frontend: {error}", file=sys.stderr)
-        lifeline.failed(str(error))
+        lifeline.failed("frontend", str(error))
         return 2
     return 0
 

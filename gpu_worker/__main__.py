@@ -41,8 +41,7 @@ def main() -> int:
 
         engine = build_engine(engine_config, lifeline.progress)
     except (ProtocolError, CheckpointError) as error:
-        print(f"worker: {error}", file=sys.stderr)
-        lifeline.failed(str(error))
+        lifeline.failed("worker", str(error))
         return 2
     lifeline.ready()
     WorkerProcess(engine, router, stop).run()

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import sys
 import threading
 from types import TracebackType
 from typing import Self
@@ -47,8 +48,10 @@ class Lifeline:
         """Tell the parent that this process serves from now on."""
         self._tell(READY, "")
 
-    def failed(self, text: str) -> None:
-        """Tell the parent in one line why this process can't start."""
+    def failed(self, who: str, text: str) -> None:
+        """Tell the parent in one line why this process can't start, or whoever started it by hand."""
+        if self._write is None:
+            print(f"{who}: {text}", file=sys.stderr)
         self._tell(FAILED, text)
 
     def _tell(self, what: str, text: str) -> None:

@@ -31,8 +31,7 @@ def main() -> int:
         finally:
             process.close()
     except (ProtocolError, StartError) as error:
-        print(f"scheduler: {error}", file=sys.stderr)
-        lifeline.failed(str(error))
+        lifeline.failed("scheduler", str(error))
         return 2
     return 0
 

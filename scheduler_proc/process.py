@@ -99,6 +99,10 @@ class SchedulerProcess:
             link.send(plan, now)
 
     def _worker_opened(self, number: int, opened: Opened, now: float) -> None:
+        served = self._fleet.opened
+        if served is not None and (opened.model, opened.vocab_size) != (served.model, served.vocab_size):
+            self._links[number].reject(f"it holds {opened.model}, what is served is {served.model}", now)
+            return
         try:
             self._fleet.worker_opened(number, opened, now)
         except CapacityError as error:
@@ -111,9 +115,8 @@ class SchedulerProcess:
     def _lose_worker(self, number: int, why: str) -> None:
         link = self._links[number]
         if link.opened is not None:
-            _log.warning("the worker at %s: %s", link.address, why)
             now = time.monotonic()
-            link.lose()
+            link.lose(why)
             self._fleet.worker_lost(number, now)
             link.beat(now)  # it may be there again already
 

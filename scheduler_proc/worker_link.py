@@ -71,12 +71,21 @@ class WorkerLink:
                 send(self.socket, Open(self._nonce, self._credit))
         return True
 
-    def lose(self) -> None:
+    def lose(self, why: str) -> None:
         """End the session from this side; the next `beat` seeks another."""
-        _log.warning("the session with the worker at %s is over", self.address)
+        _log.warning("the worker at %s is lost: %s", self.address, why)
         self.opened = None
         self._nonce = 0
         self._said = -HEARTBEAT_SECONDS
+
+    def reject(self, why: str, now: float) -> None:
+        """Let go of a worker that can't be used; ask it again after a while, when it may be another."""
+        _log.error("the worker at %s is not used: %s", self.address, why)
+        if self.opened is not None:
+            send(self.socket, Close(self.opened.session))
+        self.opened = None
+        self._nonce = 0
+        self._said = now + SILENCE_SECONDS
 
     def close(self) -> None:
         """Let the worker go and close the socket."""

@@ -106,6 +106,19 @@ def test_a_prompt_is_answered_and_everything_ends_with_code_0(tmp_path: Path, de
     assert "Traceback" not in done.stderr
 
 
+def test_an_interrupted_prompt_ends_at_once(tmp_path: Path, default_model_path: Path) -> None:
+    prompt = "Write a very long story about the sea, and do not stop."
+    with launched(f"--prompt={prompt}", f"--zmq={_address(tmp_path)}", "--max-num-seqs=4") as run:
+        run.wait_for("frontend: ready")
+        assert run.process.stdout is not None
+        assert run.process.stdout.read(1)
+        children = list(run.children().values())
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        _all_gone(children)
+    assert "Traceback" not in run.said
+
+
 def test_clients_are_served_until_sigterm(tmp_path: Path, default_model_path: Path) -> None:
     with launched(f"--zmq={_address(tmp_path)}", *SMALL) as run:
         run.wait_for("serving")

@@ -112,7 +112,7 @@ def test_the_parent_hears_how_the_start_goes() -> None:
 
 
 def test_a_failure_is_one_line_whatever_its_text() -> None:
-    with Started(r"lifeline.failed('no\nsuch\r\n\tmodel \udcff é')") as child:
+    with Started(r"lifeline.failed('worker', 'no\nsuch\r\n\tmodel \udcff é')") as child:
         assert child.heard(2) == ["failed no such model ? é"]
 
 
@@ -157,11 +157,12 @@ def test_a_parent_that_stopped_listening_is_no_error() -> None:
         assert child.process.wait(10) == 7
 
 
-def test_a_process_started_by_hand_needs_no_lifeline() -> None:
+def test_a_process_started_by_hand_needs_no_lifeline(capsys: pytest.CaptureFixture[str]) -> None:
     lifeline = Lifeline(None)
     lifeline.progress("x")
     lifeline.ready()
-    lifeline.failed("x")
+    lifeline.failed("worker", "x")
+    assert capsys.readouterr().err == "worker: x\n"
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 

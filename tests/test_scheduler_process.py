@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -124,6 +125,21 @@ def test_a_worker_that_was_restarted_costs_time_and_no_token(tmp_path: Path) -> 
         client.finish(1)
         assert worker.sessions == 2
     assert client.received[1].tokens == solo(ask)
+
+
+def test_a_worker_with_another_model_is_not_used(tmp_path: Path) -> None:
+    addresses = [f"ipc://{tmp_path / f'worker-{number}'}" for number in range(2)]
+    asks = [submit(request, [request, 5], 10, ignore_eos=True) for request in range(4)]
+    with ExitStack() as stack:
+        right = stack.enter_context(StubWorker(addresses[0]))
+        bound = stack.enter_context(scheduler(tmp_path, *addresses))
+        client = stack.enter_context(ThinClient(bound))
+        wrong = stack.enter_context(StubWorker(addresses[1], worker=replace(opened(), model="another")))
+        _wait_until(lambda: wrong.sessions > 0 and wrong.claim is None)
+        client.submit(*asks)
+        client.finish(*[ask.request for ask in asks])
+        assert right.plans
+        assert not wrong.plans
 
 
 def test_a_client_that_says_goodbye_by_vanishing_leaves_nothing_running(tmp_path: Path) -> None:
