@@ -13,16 +13,18 @@ import zmq
 
 from checkpoint import locate
 from checkpoint.sampling import sampling_defaults
-from frontend.awake_clock import AwakeClock
 from frontend.config import FrontendConfig
 from frontend.core import FrontendCore
 from frontend.intake import Intake
 from frontend.model_text import ModelText
+from protocol.awake_clock import AwakeClock
 from protocol.codec import decode, request_of
+from protocol.drop_log import DropLog
 from protocol.errors import ProtocolError
 from protocol.messages import Attached, Cancel, Deltas, Generate, Ping, Pong, Unattached
 from protocol.sockets import (
     HEARTBEAT_SECONDS,
+    RETRY_SECONDS,
     PeerGoneError,
     bind_router,
     connect_dealer,
@@ -35,9 +37,6 @@ from protocol.stop_signal import StopSignal
 
 MOST_MESSAGES_A_TURN = 256
 """How much is read from one socket before the others have their turn."""
-
-RETRY_SECONDS = 0.02
-"""How soon a peer whose queue was full is tried again; no socket tells when a single peer has room."""
 
 FAREWELL_MILLISECONDS = 300
 """How long the last messages may take to leave when the process ends."""
@@ -54,7 +53,7 @@ class FrontendProcess:
         Raises `ProtocolError`, `CheckpointError` or `TextError`, each in one line for the user.
         """
         self._stop = stop
-        self._garbage = 0
+        self._dropped = DropLog(_log, "a frame that broke the protocol")
         self._blocked = False
         with ExitStack() as undo:
             path = locate(config.model, need_weights=False)
@@ -106,7 +105,7 @@ class FrontendProcess:
                 try:
                     message = decode(frame, Attached, Unattached, Pong, Ping, Deltas)
                 except ProtocolError as error:
-                    self._drop(error)
+                    self._dropped.add(error)
                 else:
                     self._core.hear_scheduler(index, message, now)
 
@@ -120,7 +119,7 @@ class FrontendProcess:
             except ProtocolError as error:
                 request = request_of(received.frame)
                 if request is None:
-                    self._drop(error)
+                    self._dropped.add(error)
                 else:
                     self._core.refuse(received.peer, request, str(error), now)
             else:
@@ -146,11 +145,6 @@ class FrontendProcess:
                 del self._core.speak_to[identity]
             else:
                 self._blocked = True
-
-    def _drop(self, error: ProtocolError) -> None:
-        self._garbage += 1
-        if self._garbage & (self._garbage - 1) == 0:  # the 1st, 2nd, 4th, 8th …: a flood fills no log
-            _log.warning("frame no. %d that broke the protocol was dropped: %.300s", self._garbage, error)
 
     def __enter__(self) -> Self:
         """Enter."""

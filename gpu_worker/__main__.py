@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import ExitStack
 
 # libgomp's threads spin before they sleep; with more runnable threads than cores that starves everybody. It reads this
 # when torch is imported.
@@ -32,22 +33,21 @@ def main() -> int:
     )
     lifeline = Lifeline(config.lifeline)
     stop = StopSignal()
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        router = bind_router(context, config.bind)  # before anything is loaded: a busy address shows at once
-        lifeline.progress("importing torch")
-        from gpu_worker.engine import build_engine
-        from gpu_worker.process import WorkerProcess
+    with ExitStack() as undo:
+        context: zmq.Context[zmq.Socket[bytes]] = undo.enter_context(zmq.Context())
+        try:
+            router = undo.enter_context(bind_router(context, config.bind))  # first: a busy address shows at once
+            lifeline.progress("importing torch")
+            from gpu_worker.engine import build_engine
+            from gpu_worker.process import WorkerProcess
 
-        engine = build_engine(engine_config, lifeline.progress)
-    except (ProtocolError, CheckpointError) as error:
-        lifeline.failed("worker", str(error))
-        return 2
-    lifeline.ready()
-    WorkerProcess(engine, router, stop).run()
-    engine.device.close()
-    router.close()
-    context.term()
+            engine = build_engine(engine_config, lifeline.progress)
+        except (ProtocolError, CheckpointError) as error:
+            lifeline.failed("worker", str(error))
+            return 2
+        undo.callback(engine.device.close)
+        lifeline.ready()
+        WorkerProcess(engine, router, stop).run()
     return 0
 
 

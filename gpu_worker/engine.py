@@ -44,7 +44,11 @@ class Engine:
 
     def pipeline(self, plans_in_flight: int) -> StepPipeline:
         """Return a new pipeline over the model; there must be no other with plans in flight."""
-        return StepPipeline(self.device, self.runner, plans_in_flight, self.max_batch_tokens, self.slots, self.blocks)
+        pipeline = StepPipeline(
+            self.device, self.runner, plans_in_flight, self.max_batch_tokens, self.slots, self.blocks
+        )
+        self.device.settle()  # its buffers were zeroed outside of the streams
+        return pipeline
 
     def opened(self, nonce: int, session: int) -> Opened:
         """Return what a scheduler is told when its session begins."""
@@ -77,7 +81,10 @@ def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: flo
         torch.set_num_threads(config.threads)
     device = _device(config.device)
     tell(f"loading {path.name} in {str(dtype).removeprefix('torch.')}")
-    weights = load_weights(path, model_config, dtype, device.torch_device, config.load_format, config.seed or 0)
+    try:
+        weights = load_weights(path, model_config, dtype, device.torch_device, config.load_format, config.seed or 0)
+    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: the weights do not fit into memory ({_first_line(error)})") from None
     blocks = _kv_blocks(config, model_config, max_model_len, dtype, device)
     gib = blocks * bytes_per_block(model_config, config.block_size, dtype) / 2**30
     tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
@@ -102,6 +109,10 @@ def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: flo
         max_batch_tokens=config.max_batch_tokens,
         max_model_len=max_model_len,
     )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _device(wanted: str) -> Device:

@@ -66,7 +66,7 @@ class StepPipeline:
             for _ in range(plans_in_flight)
         ]
         self._in_flight: deque[Batch] = deque()
-        self._failed_step = 0  # written where steps run, so a step that runs later knows
+        self._failed_step = 0  # of the compute stream alone, like all that lasts
 
     def __len__(self) -> int:
         """How many plans are in flight."""
@@ -80,27 +80,32 @@ class StepPipeline:
     def launch(self, plan: Plan) -> None:
         """Put a plan behind those in flight; there must be room."""
         device = self._device
-        buffers = self._free.pop()
+        buffers = self._free[-1]
         host, columns = buffers.staging.stage(plan)
+        self._free.pop()
         samples = len(host.sample_slot)
         batch = Batch(plan, buffers, samples)
 
         def compute() -> None:
+            # Only here, where steps run one after the other, is it decided who has failed and who comes behind that.
             if plan.settled < self._failed_step:
-                # It was planned in ignorance of that failure: it builds on tokens that were never sampled.
+                # It was planned in ignorance of a failure: it builds on tokens that were never sampled.
                 batch.skipped = True
                 return
-            self._runner.run(plan, host, columns, buffers.output)
+            if batch.error is None:
+                _guarded(batch, lambda: self._runner.run(plan, host, columns, buffers.output))()
+            if batch.error is not None:
+                self._failed_step = plan.step
 
         def copy_out() -> None:
             buffers.token[:samples].copy_(buffers.output.token[:samples], non_blocking=True)
             buffers.status[:samples].copy_(buffers.output.status[:samples], non_blocking=True)
 
-        device.copy_in.run(self._guarded(batch, buffers.staging.copy))
+        device.copy_in.run(_guarded(batch, buffers.staging.copy))
         device.compute.wait(device.copy_in.record())
-        device.compute.run(self._guarded(batch, compute))
+        device.compute.run(compute)
         device.copy_out.wait(device.compute.record())
-        device.copy_out.run(self._guarded(batch, copy_out))
+        device.copy_out.run(_guarded(batch, copy_out))
         batch.finished = device.copy_out.record()
         self._in_flight.append(batch)
 
@@ -128,15 +133,19 @@ class StepPipeline:
             status=buffers.status[: batch.samples].numpy().copy(),
         )
 
-    def _guarded(self, batch: Batch, work: Callable[[], None]) -> Callable[[], None]:
-        """Return `work` so that what it raises becomes the batch's error, and a batch in error does no more work."""
 
-        def run() -> None:
-            if batch.error is None and not batch.skipped:
-                try:
-                    work()
-                except Exception as error:
-                    batch.error = error
-                    self._failed_step = batch.plan.step
+def _guarded(batch: Batch, work: Callable[[], None]) -> Callable[[], None]:
+    """Return `work` so that what it raises becomes the batch's error, and a batch in error does no more work.
 
-        return run
+    Tokens that can't be copied out fail their own step only: what was queued behind it builds on the device's copy, and
+    the scheduler drops it with the epochs of the failed step.
+    """
+
+    def run() -> None:
+        if batch.error is None and not batch.skipped:
+            try:
+                work()
+            except Exception as error:
+                batch.error = error
+
+    return run

@@ -9,7 +9,9 @@ import zmq
 
 from gpu_worker.engine import Engine
 from gpu_worker.session import Session
+from protocol.awake_clock import AwakeClock
 from protocol.codec import decode
+from protocol.drop_log import DropLog
 from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.messages import Close, Message, Open, Ping, Plan, Pong, Refused
@@ -40,7 +42,9 @@ class WorkerProcess:
         self._life = new_session()  # what a peer that has no session is told: a restart shows
         self._session: Session | None = None
         self._next: tuple[bytes, Open] | None = None  # waits until the old session's batches are done
-        self._garbage = 0
+        self._dropped = DropLog(_log, "a message")
+        self._stale = DropLog(_log, "a message of a session that is over")
+        self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
         self._poller = zmq.Poller()
         self._poller.register(router, zmq.POLLIN)
         self._poller.register(stop, zmq.POLLIN)
@@ -52,10 +56,11 @@ class WorkerProcess:
         """Serve until told to stop."""
         while not self._stop.is_set:
             self._wait()
+            now = self._clock.turn()
             while (received := receive_from_peer(self._router)) is not None:
-                self._hear(received, time.monotonic())
+                self._hear(received, now)
             self._answer()
-            self._hand_over(time.monotonic())
+            self._hand_over(now)
 
     def _wait(self) -> None:
         """Block until a message, a finished batch or a second has come."""
@@ -80,15 +85,15 @@ class WorkerProcess:
                 self._claim(peer, message)
             elif isinstance(message, Ping):
                 self._say(peer, Pong(mine.number, mine.answered) if mine is not None else Pong(self._life, 0))
-            elif mine is not None and isinstance(message, Plan | Close) and message.session == mine.number:
-                if isinstance(message, Plan):
+            elif isinstance(message, Plan | Close):
+                if mine is None or message.session != mine.number:
+                    self._stale.add(f"session {message.session}")
+                elif isinstance(message, Plan):
                     mine.launch(message, self._engine)
                 else:
                     self._end(mine, "its scheduler closed it")
         except ProtocolError as error:
-            self._garbage += 1
-            if self._garbage.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …
-                _log.warning("dropped a message, %d so far: %s", self._garbage, error)
+            self._dropped.add(error)
             if mine is not None:
                 # Its scheduler waits for an answer that can't be given; it sees by its next Ping that it must begin
                 # again.
@@ -130,8 +135,11 @@ class WorkerProcess:
 
     def _say(self, peer: bytes, message: Message) -> None:
         try:
-            if not send_to_peer(self._router, peer, message):
-                _log.warning("a peer takes no more messages; one was dropped")
+            if send_to_peer(self._router, peer, message):
+                return
+            why = "its scheduler does not read what it is sent"
         except PeerGoneError:
-            if self._session is not None and self._session.peer == peer:
-                self._end(self._session, "its scheduler is gone")
+            why = "its scheduler is gone"
+        session = self._session
+        if session is not None and session.peer == peer and not session.over:
+            self._end(session, why)  # an answer is lost: what is left of the session would wait for it

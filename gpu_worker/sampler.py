@@ -17,8 +17,7 @@ from torch import Tensor
 
 from gpu_worker.truncation import SELECTION, as_weights, keep_likeliest
 from gpu_worker.uniform import uniform
-
-OK, NAN = 0, 1
+from protocol.messages import RowStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class Sampler:
                 some = slice(None) if rows is None else torch.from_numpy(rows).to(self._device, non_blocking=True)
                 drawn = self._draw(logits[some], likeliest[some], slots[some], positions[some], depth)
                 tokens[some] = torch.where(self._settings.temperature[slots[some]] > 0, drawn, tokens[some])
-        return torch.where(usable, tokens, 0), torch.where(usable, OK, NAN).to(torch.uint8)
+        return torch.where(usable, tokens, 0), torch.where(usable, RowStatus.OK, RowStatus.NAN).to(torch.uint8)
 
     def _split(self, slots: NDArray[np.integer] | None, vocabulary: int) -> list[tuple[NDArray[np.int64] | None, int]]:
         """Return groups of (rows, None being all of them; how many of the likeliest tokens may be left, 0 for all)."""

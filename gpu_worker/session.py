@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpu_worker.engine import Engine
 from gpu_worker.pipeline import StepPipeline
 from protocol.errors import ProtocolError
-from protocol.messages import Failed, Plan, Result, RowFlag
+from protocol.messages import Failed, Plan, Result
 
 
 @dataclass(slots=True)
@@ -42,9 +44,10 @@ class Session:
 
 
 def check_plan(plan: Plan, engine: Engine) -> None:
-    """Raise `ProtocolError` for whatever would index past the end of something on the device."""
-    carry = (plan.flags & RowFlag.CARRY) != 0
-    tokens = int(plan.count.sum(dtype=np.uint64))
+    """Raise `ProtocolError` for whatever would reach past the end of something on the device.
+
+    What a plan must be in itself, its own `check` has seen to.
+    """
     for column, limit, what in (
         (plan.slot, engine.slots, "slot"),
         (plan.table_slot, engine.slots, "table slot"),
@@ -55,16 +58,18 @@ def check_plan(plan: Plan, engine: Engine) -> None:
     ):
         if len(column) and column.max() >= limit:
             raise ProtocolError(f"step {plan.step}: {what} {column.max()} is not below {limit}")
-    reach = plan.position.astype(np.uint64) + plan.count
-    if not len(plan.slot) or not plan.count.all() or reach.max() >= engine.max_model_len:
-        raise ProtocolError(f"step {plan.step}: rows must be there, have tokens, and end before {engine.max_model_len}")
-    if len(plan.table_block) and not plan.table_block.all():
-        raise ProtocolError(f"step {plan.step}: block 0 is nobody's")
-    if (np.bincount(plan.slot) > 1).any():
-        raise ProtocolError(f"step {plan.step}: a slot has two rows")
-    if (plan.count[carry] != 1).any() or plan.count[~carry].sum(dtype=np.uint64) != len(plan.token):
-        raise ProtocolError(f"step {plan.step}: {len(plan.token)} tokens came for the rows that do not carry")
-    if tokens > engine.max_batch_tokens:
-        raise ProtocolError(f"step {plan.step}: {tokens} tokens, at most {engine.max_batch_tokens} are allowed")
-    if (plan.flags >= 4).any():
-        raise ProtocolError(f"step {plan.step}: unknown flags")
+    tokens = int(plan.count.sum(dtype=np.uint64))
+    if not 0 < tokens <= engine.max_batch_tokens:
+        raise ProtocolError(f"step {plan.step}: {tokens} tokens; 1 to {engine.max_batch_tokens} are allowed")
+    if (plan.position.astype(np.uint64) + plan.count).max() >= engine.max_model_len:
+        raise ProtocolError(f"step {plan.step}: a row does not end before {engine.max_model_len}")
+    if len(plan.table_block) > engine.blocks or not plan.table_block.all():
+        raise ProtocolError(f"step {plan.step}: block 0, or more blocks than there are")
+    if _repeats(plan.slot) or _repeats(plan.begin_slot):
+        raise ProtocolError(f"step {plan.step}: a slot has two rows, or begins twice")
+    if _repeats(plan.table_slot.astype(np.uint64) << np.uint64(32) | plan.table_index):
+        raise ProtocolError(f"step {plan.step}: a place in a block table is written twice")
+
+
+def _repeats(column: NDArray[Any]) -> bool:
+    return len(column) > 1 and len(np.unique(column)) < len(column)

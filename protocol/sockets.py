@@ -32,6 +32,10 @@ SILENCE_SECONDS = 10.0
 """A peer that has sent nothing for so long is gone."""
 
 
+RETRY_SECONDS = 0.02
+"""How soon a ROUTER's peer whose queue was full is tried again; ZeroMQ has no event for the room of a single peer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """One frame from a ROUTER's peer."""

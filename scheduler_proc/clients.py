@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
+import contextlib
+from collections import deque
+from dataclasses import dataclass, field
 
 import zmq
 
 from protocol.messages import Attach, Attached, Deltas, Message, Opened, Unattached
 from protocol.sockets import SILENCE_SECONDS, PeerGoneError, send_to_peer
-
-_log = logging.getLogger("stepahead.scheduler")
 
 
 @dataclass(slots=True)
@@ -20,11 +19,12 @@ class Client:
     number: int
     incarnation: int
     heard: float
-    stalled: Deltas | None = None  # could not be sent yet; nothing newer is taken from the core until it is
+    stalled: deque[Deltas] = field(default_factory=deque)
+    """What could not be sent yet, one message of each worker at most: until it is, nothing newer is taken."""
 
 
 class Clients:
-    """Who is attached, and what could not be sent to them yet: at most one message each."""
+    """Who is attached, and what could not be sent to them yet."""
 
     def __init__(self, router: zmq.Socket[bytes], session: int) -> None:
         """Talk through `router`; `session` tells clients when the scheduler was restarted."""
@@ -66,9 +66,9 @@ class Clients:
 
     def attach_early(self, worker: Opened, now: float) -> None:
         """Take in those who came before the first worker."""
-        for peer, incarnation in self._early.items():
+        early, self._early = self._early, {}
+        for peer, incarnation in early.items():
             self.attach(peer, Attach(incarnation), worker, now)
-        self._early.clear()
 
     def known(self, peer: bytes, now: float) -> Client | None:
         """Return the client that has just spoken; None if it must attach first, which it is told."""
@@ -80,33 +80,36 @@ class Clients:
         return client
 
     def say(self, peer: bytes, message: Message) -> None:
-        """Send what a client will ask for again if it gets lost."""
-        try:
+        """Send what a client will ask for again if it gets lost. One that is gone is forgotten when it is silent."""
+        with contextlib.suppress(PeerGoneError):
             send_to_peer(self._router, peer, message)
-        except PeerGoneError:
-            self._early.pop(peer, None)
 
     def deliver(self, number: int, deltas: Deltas) -> int | None:
         """Send deltas, now or by `retry`; return the number of the client if it is gone."""
         peer = self._peers.get(number)
         if peer is None:
             return None  # it went while this was being written
-        client = self._clients[peer]
-        try:
-            client.stalled = None if send_to_peer(self._router, peer, deltas) else deltas
-        except PeerGoneError:
-            return self.forget(peer)
-        return None
+        self._clients[peer].stalled.append(deltas)
+        return self._send_stalled(peer)
 
     @property
     def stalled(self) -> set[int]:
         """The numbers of clients that read more slowly than tokens come."""
-        return {client.number for client in self._clients.values() if client.stalled is not None}
+        return {client.number for client in self._clients.values() if client.stalled}
 
     def retry(self) -> list[int]:
         """Send again what could not be sent; return the numbers of clients that are gone."""
-        stalled = [(client.number, client.stalled) for client in self._clients.values() if client.stalled is not None]
-        return [number for number, deltas in stalled if self.deliver(number, deltas) is not None]
+        behind = [peer for peer, client in self._clients.items() if client.stalled]
+        return [number for peer in behind if (number := self._send_stalled(peer)) is not None]
+
+    def _send_stalled(self, peer: bytes) -> int | None:
+        stalled = self._clients[peer].stalled
+        try:
+            while stalled and send_to_peer(self._router, peer, stalled[0]):
+                stalled.popleft()
+        except PeerGoneError:
+            return self.forget(peer)
+        return None
 
     def silent(self, now: float) -> list[int]:
         """Forget the clients that have been silent for too long; return their numbers."""

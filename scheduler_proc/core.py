@@ -10,7 +10,6 @@ special case exists.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Container
 from math import inf
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, RowStatus, Submit
 from scheduler_proc.capacity import check_capacity, refusal
 from scheduler_proc.counters import Counters
+from scheduler_proc.deadlines import Deadlines
 from scheduler_proc.in_flight import InFlight, SentPlan
 from scheduler_proc.outbox import Outbox, deltas_of, waiting_piece
 from scheduler_proc.plan_builder import PlanBuilder
@@ -56,7 +56,7 @@ class Scheduler:
         self._outbox = Outbox()
         self._requests: dict[Key, Request] = {}
         self._behind: dict[Key, Request] = {}  # preempted before their client was given all of their tokens
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines = Deadlines()
         self._arrivals = 0
         self._begin_session(worker)
 
@@ -96,8 +96,7 @@ class Scheduler:
         self._requests[request.key] = request
         self.outstanding_tokens += max(0, request.final_len - request.waiting_len)
         self._waiting.push(request)
-        if request.deadline < inf:
-            heapq.heappush(self._deadlines, (request.deadline, request.order, request))
+        self._deadlines.add(request)
         if len(request.output) and request.output[-1] in request.ends_at(self.worker.eos_token_ids):
             self._end(request, Finish.STOP, now)
         elif request.waiting_len >= request.final_len:
@@ -128,15 +127,13 @@ class Scheduler:
 
     def expire(self, now: float) -> None:
         """End the requests whose deadline has come, waiting or running."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            request = heapq.heappop(self._deadlines)[2]
-            if self._requests.get(request.key) is request:
-                self._end(request, Finish.TIMEOUT, now)
+        for request in self._deadlines.passed(now):
+            self._end(request, Finish.TIMEOUT, now)
 
     @property
     def next_deadline(self) -> float:
         """When `expire` has something to do next; inf if never."""
-        return self._deadlines[0][0] if self._deadlines else inf
+        return self._deadlines.next
 
     # ------------------------------------------------------------------ steps
 
@@ -202,7 +199,7 @@ class Scheduler:
             request.strikes = 0
             if request.first_token == NEVER:
                 request.first_token = now
-        stopped = (token[:, None] == slots.stop_ids[rows]).any(1)
+        stopped = slots.stopped(rows, token)
         full = length + 1 == slots.final_len[rows]
         for slot in rows[stopped].tolist():
             self._end(running.request(slot), Finish.STOP, now)
@@ -242,6 +239,7 @@ class Scheduler:
         request.finish = why
         del self._requests[request.key]
         self._behind.pop(request.key, None)
+        self._deadlines.ended(request)
         if request.slot < 0:
             self._waiting.ended(request)
         else:
@@ -251,10 +249,13 @@ class Scheduler:
 
     # ------------------------------------------------------------------ workers
 
-    def lose_worker(self, now: float) -> None:
-        """Note that the worker is gone, with all its KV: those who ran wait for another session, from their tokens."""
+    def lose_worker(self, now: float, *, died: bool = True) -> None:
+        """Note that the worker is gone, with all its KV: those who ran wait for another session, from their tokens.
+
+        With `died`, they are noted as having been on board of a worker that died.
+        """
         for request in self._running.requests():
-            request.deaths += 1
+            request.deaths += died
             if request.deaths >= MAX_DEATHS:
                 self._end(request, Finish.ERROR, now, f"{request.deaths} workers died while they computed it")
             else:
@@ -262,7 +263,11 @@ class Scheduler:
         self._in_flight = InFlight(0)
 
     def reopen(self, worker: Opened, now: float) -> None:
-        """Begin a new session, with the same worker or another, after `lose_worker`. Raises `CapacityError`."""
+        """Begin a new session, with the same worker or another, after `lose_worker`.
+
+        Raises `CapacityError`, and then nothing has changed.
+        """
+        check_capacity(worker)
         requests = self.abandon()
         self._begin_session(worker)
         self.adopt(requests, now)
@@ -273,6 +278,7 @@ class Scheduler:
         self._waiting.clear()
         self._requests.clear()
         self._behind.clear()
+        self._deadlines.clear()
         self.outstanding_tokens = 0
         return requests
 
@@ -288,7 +294,8 @@ class Scheduler:
     def take_deltas(self, withhold: Container[int] = ()) -> list[tuple[int, Deltas]]:
         """Return what each client has not been given yet, as (client, message), and count it as given.
 
-        Clients in `withhold` get theirs later, in one piece: their cursors stay where they are.
+        To be called again until it returns nothing: a message tells of a limited number of ended requests. Clients
+        in `withhold` get theirs later, in one piece: their cursors stay where they are.
         """
         slots = self._running.slots
         news = np.flatnonzero(slots.live & (slots.settled_len > slots.sent_len))
@@ -303,11 +310,7 @@ class Scheduler:
         slots = self._running.slots
         start, stop = slots.sent_len[rows], slots.settled_len[rows]
         count = stop - start
-        if (count == 1).all():
-            token = slots.newest[rows]
-        else:
-            runs = zip(rows.tolist(), start.tolist(), stop.tolist(), strict=True)
-            token = np.concatenate([self._running.tokens(*run) for run in runs])
+        token = slots.newest[rows] if (count == 1).all() else self._running.gather(rows, start, stop)
         offset = start - slots.prompt_len[rows]
         slots.sent_len[rows] = stop
         pieces = self._outbox.take(client)
@@ -336,6 +339,12 @@ class Scheduler:
         return len(self._in_flight)
 
     @property
+    def oldest_step(self) -> int | None:
+        """The step whose answer comes next, None if nothing is in flight."""
+        oldest = self._in_flight.oldest()
+        return None if oldest is None else oldest.step
+
+    @property
     def free_blocks(self) -> int:
         """How many KV blocks nobody owns."""
         return self._running.blocks.free
@@ -344,6 +353,7 @@ class Scheduler:
         """Assert what must hold between any two verbs; slow, for tests and idle moments."""
         self._in_flight.check()
         self._waiting.check()
+        self._deadlines.check()
         self._running.check()
         assert len(self._requests) == self.running + self.waiting, "a request is neither waiting nor running"
         behind = {request.key for request in self._requests.values() if request.slot < 0 and len(request.unsent)}

@@ -36,13 +36,13 @@ class Fleet:
         for other in self._schedulers.keys() - self._open:
             self._schedulers[worker].adopt(self._schedulers[other].abandon(), now)
 
-    def worker_lost(self, worker: int, now: float) -> None:
+    def worker_lost(self, worker: int, now: float, *, died: bool) -> None:
         """Note that a worker's session is over. Its requests go to others, or wait for it if there are none."""
         if worker not in self._open:
             return
         self._open.remove(worker)
         lost = self._schedulers[worker]
-        lost.lose_worker(now)
+        lost.lose_worker(now, died=died)
         if self._open:
             self._least_loaded().adopt(lost.abandon(), now)
         else:
@@ -55,6 +55,11 @@ class Fleet:
     def settle(self, worker: int, answer: Result | Failed, now: float) -> bool:
         """Take a worker's answer; False if it answers nothing that was asked."""
         return worker in self._open and self._schedulers[worker].settle(answer, now)
+
+    def lacks_answer(self, worker: int, step: int) -> bool:
+        """Whether a worker that has answered up to `step` has answered something that never came."""
+        oldest = self._schedulers[worker].oldest_step if worker in self._open else None
+        return oldest is not None and step >= oldest
 
     # ------------------------------------------------------------------ clients
 
@@ -79,7 +84,7 @@ class Fleet:
         """End what is overdue, and everything if there has been no worker for too long."""
         for scheduler in self._schedulers.values():
             scheduler.expire(now)
-            if now - self._none_since > PATIENCE_SECONDS:
+            if now >= self._none_since + PATIENCE_SECONDS:
                 scheduler.end_all(Finish.ERROR, now, "no worker is left to compute it")
 
     def take_deltas(self, withhold: Container[int]) -> list[tuple[int, Deltas]]:
@@ -98,16 +103,22 @@ class Fleet:
     def next_deadline(self) -> float:
         """When `expire` has something to do next; inf if never."""
         deadlines = [scheduler.next_deadline for scheduler in self._schedulers.values()]
-        return min([*deadlines, self._none_since + PATIENCE_SECONDS])
+        if any(scheduler.waiting for scheduler in self._schedulers.values()):
+            deadlines.append(self._none_since + PATIENCE_SECONDS)
+        return min(deadlines, default=inf)
 
     @property
     def busy(self) -> bool:
         """Whether a worker computes."""
         return any(self._schedulers[worker].plans_in_flight for worker in self._open)
 
-    def scheduler(self, worker: int) -> Scheduler:
-        """Return the scheduler of a worker that has opened a session."""
-        return self._schedulers[worker]
+    def check(self) -> None:
+        """Assert what must hold between any two verbs; slow, for tests."""
+        for worker, scheduler in self._schedulers.items():
+            scheduler.check()
+            if worker not in self._open:
+                assert scheduler.running == scheduler.plans_in_flight == 0, "something runs on a lost worker"
+                assert not self._open or not scheduler.waiting, "requests wait for a lost worker beside others"
 
     def _least_loaded(self) -> Scheduler:
         among = self._open or self._schedulers.keys()

@@ -32,6 +32,13 @@ class TokenHistory:
         block, offset = np.divmod(positions, self.block_size)
         self._flat[tables[slots, block] * self.block_size + offset] = token
 
+    def read_rows(
+        self, tables: NDArray[np.int32], slots: NDArray[np.intp], positions: NDArray[np.int32]
+    ) -> NDArray[np.uint32]:
+        """Return one token per row, u4: that at `positions[i]` of the request whose table is `tables[slots[i]]`."""
+        block, offset = np.divmod(positions, self.block_size)
+        return self._flat[tables[slots, block] * self.block_size + offset]
+
     def write(self, table: NDArray[np.int32], tokens: NDArray[np.uint32]) -> None:
         """Write a request's first len(tokens) tokens, u4, through its table."""
         whole, rest = divmod(len(tokens), self.block_size)

@@ -26,6 +26,10 @@ class Piece:
     timing: tuple[float, ...]  # of one that ended, as Deltas has it
 
 
+MOST_PIECES = 1024
+"""A message tells of so many ended requests at most, however many ended at once."""
+
+
 class Outbox:
     """The last pieces of ended requests, by client. The others need none: cursors say what is new of them."""
 
@@ -60,8 +64,11 @@ class Outbox:
         self._pieces.pop(client, None)
 
     def take(self, client: int) -> list[Piece]:
-        """Return and forget the pieces of a client."""
-        return self._pieces.pop(client, [])
+        """Return and forget the oldest pieces of a client, at most `MOST_PIECES`."""
+        pieces = self._pieces.pop(client, [])
+        if len(pieces) > MOST_PIECES:
+            self._pieces[client] = pieces[MOST_PIECES:]
+        return pieces[:MOST_PIECES]
 
 
 def waiting_piece(request: Request) -> Piece:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from math import inf
 
 import zmq
 
+from protocol.awake_clock import AwakeClock
 from protocol.codec import decode
+from protocol.drop_log import DropLog
 from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.lifeline import Lifeline
 from protocol.messages import Abort, Attach, Failed, Opened, Ping, Pong, Result, Submit
-from protocol.sockets import HEARTBEAT_SECONDS, Received, bind_router, receive_from_peer
+from protocol.sockets import HEARTBEAT_SECONDS, RETRY_SECONDS, Received, bind_router, receive_from_peer
 from protocol.stop_signal import StopSignal
 from scheduler_proc.capacity import CapacityError
 from scheduler_proc.clients import Clients
@@ -25,8 +26,8 @@ from scheduler_proc.worker_link import WorkerLink
 INTAKE_PER_TURN = 64
 """Client messages taken in one turn while workers compute: intake must not hold up the next plan."""
 
-RETRY_SECONDS = 0.02
-"""How soon a client that could not be sent to is tried again; ZeroMQ has no event for one peer of a ROUTER."""
+COLLECT_SECONDS = 30.0
+"""How often an idle scheduler collects garbage."""
 
 _log = logging.getLogger("stepahead.scheduler")
 
@@ -49,25 +50,32 @@ class SchedulerProcess:
         self._links = [WorkerLink(self._context, address, credit) for address in config.worker]
         self._fleet = Fleet(credit, self._session)
         self._clients = Clients(self._router, self._session)
-        self._garbage = 0
-        self._started = time.monotonic()
+        self._dropped = DropLog(_log, "a client's message")
+        self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
+        self._started = self._clock.turn()
+        self._collected = self._started
         self._poller = zmq.Poller()
         for waited_for in (stop, self._router, *[link.socket for link in self._links]):
             self._poller.register(waited_for, zmq.POLLIN)
 
     def run(self) -> None:
         """Serve until told to stop. Raises `StartError` if no worker can be had in time."""
-        gc.disable()  # a full collection over many waiting requests takes longer than a step
-        self._keep_house()  # the first word to the workers
+        # A full collection over many waiting requests takes longer than a step: none comes by itself, and what the
+        # start has left behind is never looked at again.
+        gc.disable()
+        gc.collect()
+        gc.freeze()
+        self._keep_house(self._started)  # the first word to the workers
         while not self._stop.is_set:
             self._poller.poll(self._patience())
+            now = self._clock.turn()
             for number in range(len(self._links)):
-                self._hear_worker(number)
-            self._hear_clients()
+                self._hear_worker(number, now)
+            self._hear_clients(now)
             for number in range(len(self._links)):
-                self._send_plans(number, time.monotonic())
-            self._deliver()
-            self._keep_house()
+                self._send_plans(number, now)
+            self._deliver(now)
+            self._keep_house(now)
 
     def close(self) -> None:
         """Let workers go, close all sockets."""
@@ -78,61 +86,64 @@ class SchedulerProcess:
 
     # ------------------------------------------------------------------ workers
 
-    def _hear_worker(self, number: int) -> None:
+    def _hear_worker(self, number: int, now: float) -> None:
         link = self._links[number]
         try:
-            while (message := link.receive(now := time.monotonic())) is not None:
+            while (message := link.receive(now)) is not None:
                 if isinstance(message, Result | Failed):
                     if not self._fleet.settle(number, message, now):
-                        self._lose_worker(number, "it answered what it was not asked")
+                        self._lose_worker(number, "it answered what it was not asked", now)
                     self._send_plans(number, now)
                 elif isinstance(message, Opened):
                     self._worker_opened(number, message, now)
-                elif isinstance(message, Pong) and link.opened and message.session != link.opened.session:
-                    self._lose_worker(number, "it was restarted")
+                elif isinstance(message, Pong) and link.opened is not None:
+                    if message.session != link.opened.session:
+                        self._lose_worker(number, "it was restarted", now, died=True)
+                    elif self._fleet.lacks_answer(number, message.step):
+                        self._lose_worker(number, f"its answer to step {message.step} or one before it is lost", now)
         except ProtocolError as error:
-            self._lose_worker(number, str(error))
+            self._lose_worker(number, str(error), now)
 
     def _send_plans(self, number: int, now: float) -> None:
         link = self._links[number]
         while link.opened is not None and (plan := self._fleet.plan(number, now)) is not None:
-            link.send(plan, now)
+            if not link.send(plan, now):
+                self._lose_worker(number, "it takes no more messages", now)
 
     def _worker_opened(self, number: int, opened: Opened, now: float) -> None:
-        served = self._fleet.opened
+        link, served = self._links[number], self._fleet.opened
         if served is not None and (opened.model, opened.vocab_size) != (served.model, served.vocab_size):
-            self._links[number].reject(f"it holds {opened.model}, what is served is {served.model}", now)
+            link.reject(f"it holds {opened.model}, what is served is {served.model}", now)
             return
         try:
             self._fleet.worker_opened(number, opened, now)
         except CapacityError as error:
-            raise StartError(f"the worker at {self._links[number].address}: {error}") from None
+            if served is None:
+                raise StartError(f"the worker at {link.address}: {error}") from None
+            link.reject(str(error), now)
+            return
         self._clients.attach_early(opened, now)
-        self._lifeline.ready()
-        gc.collect()
-        gc.freeze()
+        if served is None:
+            self._lifeline.ready()
 
-    def _lose_worker(self, number: int, why: str) -> None:
+    def _lose_worker(self, number: int, why: str, now: float, *, died: bool = False) -> None:
         link = self._links[number]
         if link.opened is not None:
-            now = time.monotonic()
             link.lose(why)
-            self._fleet.worker_lost(number, now)
+            self._fleet.worker_lost(number, now, died=died)
             link.beat(now)  # it may be there again already
 
     # ------------------------------------------------------------------ clients
 
-    def _hear_clients(self) -> None:
+    def _hear_clients(self, now: float) -> None:
         # An idle system takes in all that has come before it plans: what arrived together starts together.
         budget = INTAKE_PER_TURN if self._fleet.busy else inf
         while budget > 0 and (received := receive_from_peer(self._router)) is not None:
             budget -= 1
             try:
-                self._hear_client(received, time.monotonic())
+                self._hear_client(received, now)
             except ProtocolError as error:
-                self._garbage += 1
-                if self._garbage.bit_count() == 1:  # the 1st, 2nd, 4th, 8th …
-                    _log.warning("dropped a client's message, %d so far: %s", self._garbage, error)
+                self._dropped.add(error)
 
     def _hear_client(self, received: Received, now: float) -> None:
         peer = received.peer
@@ -153,13 +164,14 @@ class SchedulerProcess:
         elif isinstance(message, Ping):
             self._clients.say(peer, Pong(self._session, 0))
 
-    def _deliver(self) -> None:
+    def _deliver(self, now: float) -> None:
         gone = self._clients.retry()
-        for number, deltas in self._fleet.take_deltas(withhold=self._clients.stalled):
-            if self._clients.deliver(number, deltas) is not None:
-                gone.append(number)
+        while deltas := self._fleet.take_deltas(withhold=self._clients.stalled):
+            for number, message in deltas:
+                if self._clients.deliver(number, message) is not None:
+                    gone.append(number)
         for number in gone:
-            self._fleet.drop_client(number, time.monotonic())
+            self._fleet.drop_client(number, now)
 
     # ------------------------------------------------------------------ time
 
@@ -168,19 +180,21 @@ class SchedulerProcess:
         wait = HEARTBEAT_SECONDS
         if self._clients.stalled:
             wait = RETRY_SECONDS
-        wait = min(wait, self._fleet.next_deadline - time.monotonic())
+        wait = min(wait, self._fleet.next_deadline - self._clock.now)
         return max(0, int(1000 * wait) + 1)
 
-    def _keep_house(self) -> None:
-        now = time.monotonic()
+    def _keep_house(self, now: float) -> None:
         self._fleet.expire(now)
         for number, link in enumerate(self._links):
             if not link.beat(now):
-                self._lose_worker(number, "nothing was heard of it")
+                self._lose_worker(number, "nothing was heard of it", now, died=True)
         for number in self._clients.silent(now):
             self._fleet.drop_client(number, now)
         if self._fleet.opened is None:
             self._check_start(now)
+        if not self._fleet.busy and now - self._collected > COLLECT_SECONDS:
+            self._collected = now
+            gc.collect()
 
     def _check_start(self, now: float) -> None:
         waited = now - self._started

@@ -95,6 +95,21 @@ class Running:
         before = self.history.read(slots.table[slot], start, stop - 1) if start < stop - 1 else NO_TOKENS
         return np.append(before, slots.newest[slot])
 
+    def gather(self, rows: NDArray[np.intp], start: NDArray[np.int32], stop: NDArray[np.int32]) -> NDArray[np.uint32]:
+        """Return the tokens from `start` to the newest of each of some slots, u4, row after row; `stop` is settled_len.
+
+        No loop over rows: a client that lagged for one turn lags with all of its requests.
+        """
+        count = stop - start
+        ends = np.cumsum(count)
+        position = np.arange(ends[-1], dtype=np.int32) - np.repeat(ends - stop, count).astype(np.int32)
+        newest = ends - 1
+        position[newest] -= 1  # the newest token has no place yet; whatever is read here is overwritten below
+        np.maximum(position, 0, out=position)
+        token = self.history.read_rows(self.slots.table, np.repeat(rows, count), position)
+        token[newest] = self.slots.newest[rows]
+        return token
+
     def check(self) -> None:
         """Assert what holds between any two verbs."""
         slots = self.slots

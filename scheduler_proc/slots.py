@@ -10,6 +10,9 @@ from scheduler_proc.request import Request
 NO_TOKEN = np.uint32(2**32 - 1)
 """Fills the unused places of `stop_ids`; no vocabulary is that large."""
 
+NARROW = 8
+"""Requests with more stop tokens than this are looked at one by one, so that the others need not pay for them."""
+
 
 class SlotTable:
     """Slots 0 … `total`-1, handed out by `take` and returned by `give_back`; one column entry for each.
@@ -43,7 +46,8 @@ class SlotTable:
         self.victim_from = np.zeros(total, np.int32)  # no preemption before settled_len has reached this
         self.table = np.zeros((total, max_blocks), np.int32)
         self.table_len = np.zeros(total, np.int32)
-        self.stop_ids = np.full((total, 1), NO_TOKEN, np.uint32)
+        self.stop_ids = np.full((total, NARROW), NO_TOKEN, np.uint32)
+        self.many_stop_ids: dict[int, frozenset[int]] = {}
         self.request: list[Request | None] = [None] * total
 
     @property
@@ -83,16 +87,25 @@ class SlotTable:
         assert request is not None
         request.slot = -1
         self.request[slot] = None
+        self.many_stop_ids.pop(slot, None)
         self.live[slot] = False
         self.epoch[slot] += 1
         self._stack.append(slot)
 
+    def stopped(self, rows: NDArray[np.int32], token: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Return which of some slots, each with its newest token, have come to one that ends them: bool[n]."""
+        stopped: NDArray[np.bool_] = (token[:, None] == self.stop_ids[rows]).any(1)
+        for slot, stops in self.many_stop_ids.items():
+            for row in np.flatnonzero(rows == slot).tolist():
+                stopped[row] = int(token[row]) in stops
+        return stopped
+
     def _set_stop_ids(self, slot: int, stops: NDArray[np.uint32]) -> None:
-        if (missing := len(stops) - self.stop_ids.shape[1]) > 0:
-            wider = np.full((self.total, missing), NO_TOKEN, np.uint32)
-            self.stop_ids = np.concatenate((self.stop_ids, wider), axis=1)
         self.stop_ids[slot] = NO_TOKEN
-        self.stop_ids[slot, : len(stops)] = stops
+        if len(stops) <= NARROW:
+            self.stop_ids[slot, : len(stops)] = stops
+        else:
+            self.many_stop_ids[slot] = frozenset(stops.tolist())
 
     def check(self) -> None:
         """Assert what holds of slots between any two verbs."""

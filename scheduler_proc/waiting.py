@@ -7,11 +7,15 @@ import heapq
 from protocol.messages import Finish
 from scheduler_proc.request import Request
 
+SLACK = 64
+"""So many ended entries are never worth a clean-up."""
+
 
 class WaitingQueue:
     """First come, first served, by the order of arrival: a preempted request comes back at its old place.
 
-    Another policy is another key. A request that ends while it waits stays in the heap until it surfaces.
+    Another policy is another key. A request that ends while it waits stays in the heap until it surfaces, or until
+    those that ended outnumber those that wait.
     """
 
     def __init__(self) -> None:
@@ -46,6 +50,9 @@ class WaitingQueue:
         """Note that a waiting request has ended: its `finish` says so already."""
         assert request.finish is not Finish.RUNNING
         self._waiting -= 1
+        if len(self._heap) > 2 * self._waiting + SLACK:
+            self._heap = [entry for entry in self._heap if entry[1].finish is Finish.RUNNING]
+            heapq.heapify(self._heap)
 
     def clear(self) -> None:
         """Forget everyone."""
@@ -60,4 +67,5 @@ class WaitingQueue:
         """Assert what holds of the queue between any two verbs."""
         waiting = self.requests()
         assert len(waiting) == self._waiting, f"{len(waiting)} wait, {self._waiting} are counted"
+        assert len(self._heap) <= 2 * self._waiting + SLACK + 1, "ended requests pile up"
         assert all(request.slot < 0 for request in waiting), "a request waits and runs"

@@ -7,7 +7,6 @@ import logging
 import zmq
 
 from protocol.codec import decode
-from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.messages import Close, Failed, Message, Open, Opened, Ping, Plan, Pong, Refused, Result
 from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS, connect_dealer, receive, send
@@ -52,11 +51,10 @@ class WorkerLink:
             return message
         return None
 
-    def send(self, message: Plan | Pong, now: float) -> None:
-        """Send to the worker; raises `ProtocolError` if its queue is full, which credits make impossible."""
-        if not send(self.socket, message):
-            raise ProtocolError(f"{self.address} takes no more messages")
+    def send(self, plan: Plan, now: float) -> bool:
+        """Send to the worker; False if its queue is full, which credits make impossible as long as it reads."""
         self._said = now
+        return send(self.socket, plan)
 
     def beat(self, now: float) -> bool:
         """Keep the conversation going; False if the session is over because nothing was heard."""

@@ -120,10 +120,11 @@ class CoreLoop:
         for client, deltas in self.scheduler.take_deltas(withhold):
             deltas.check()
             if client == CLIENT:
-                self._receive(deltas)
+                self.receive(deltas)
         self.scheduler.check()
 
-    def _receive(self, deltas: Deltas) -> None:
+    def receive(self, deltas: Deltas) -> None:
+        """Take in what a client was sent; offsets must go on without gap or duplicate, and nothing after an end."""
         taken, errors, timing = 0, iter(deltas.errors), iter(deltas.timing.tolist())
         rows = zip(*(column.tolist() for column in (deltas.request, deltas.offset, deltas.count)), strict=True)
         for (request, offset, count), finish in zip(rows, deltas.finish.tolist(), strict=True):

@@ -115,4 +115,5 @@ class StubWorker:
             self.most_unanswered = max(self.most_unanswered, len(self.unanswered))
         elif isinstance(message, Close) and peer == self.claim:
             self.claim = None
+            self.unanswered.clear()
         return None

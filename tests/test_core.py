@@ -11,6 +11,7 @@ import pytest
 from protocol.messages import Failed, Finish, Result, RowFlag
 from scheduler_proc.capacity import CapacityError
 from scheduler_proc.core import MAX_DEATHS, MAX_STRIKES, Scheduler
+from scheduler_proc.outbox import MOST_PIECES
 from scheduler_proc.request import NEVER
 from tests.core_loop import CLIENT, CoreLoop, solo, submit
 from tests.stub_model import EOS, NAN_TOKEN, VOCAB, StubModel, counting, hashed, opened
@@ -131,15 +132,12 @@ def test_preemption_right_after_any_step_changes_no_token(credit: int, moment: i
         loop.step()
     loop.plan()
     for _ in range(times):
-        running = [
-            s
-            for s in range(4)
-            if loop.scheduler._running.slots.live[s] and loop.scheduler._running.slots.client[s] == CLIENT
-        ]
-        if running:
-            loop.scheduler._preempt(loop.scheduler._running.request(running[0]))
+        victim = next((r for r in loop.scheduler._running.requests() if r.ask.request == 1), None)
+        if victim is not None:
+            loop.scheduler._preempt(victim)
             loop.scheduler.check()
-            loop.plan()
+        while victim is not None and victim.slot < 0 and (loop.plan() is not None or loop.settle()):
+            pass  # until it runs again, to be preempted once more before it gets anything
     loop.drain()
     for ask in asks:
         assert loop.tokens(ask.request) == solo(ask)
@@ -224,7 +222,8 @@ def test_an_abort_in_any_state_ends_that_request_alone(state: str) -> None:
         loop.plan()
         loop.plan()
     if state == "answered":
-        loop.sent[0]  # the result exists; it has not been settled
+        loop.settle()
+        loop.plan()
     if state == "ended":
         loop.drain()
     if state == "preempted":
@@ -420,6 +419,43 @@ def test_the_times_of_a_request_never_go_back() -> None:
         planned, first, last, end = loop.received[request].timing
         assert 0 <= planned <= first <= last <= end
     assert loop.received[3].timing[:3] == (NEVER, NEVER, NEVER)
+
+
+def test_requests_with_many_stop_tokens_stop_at_each_of_them_beside_others() -> None:
+    many = list(range(70, 90))
+    loop = CoreLoop(opened(slots=3), 2, counting)
+    loop.submit(submit(1, [1], 60, ignore_eos=True, stop_token_ids=many))
+    loop.submit(submit(2, [1, 2], 30, ignore_eos=True))
+    loop.submit(submit(3, [1], 60, ignore_eos=True, stop_token_ids=[75]))
+    loop.submit(submit(4, [1], 30, ignore_eos=True))  # in a slot that had many
+    loop.submit(submit(5, [1], 4, stop_token_ids=[1] * 257))
+    loop.drain()
+    assert loop.tokens(1)[-1] == 70
+    assert len(loop.tokens(2)) == 30
+    assert loop.tokens(3)[-1] == 75
+    assert len(loop.tokens(4)) == 30
+    assert loop.received[5].finish is Finish.REFUSED
+
+
+def test_ended_requests_do_not_pile_up_behind_their_deadlines_or_in_the_queue() -> None:
+    loop = CoreLoop(opened(slots=1), 2, counting)
+    loop.submit(submit(0, [1], 60, ignore_eos=True))  # holds the slot
+    loop.plan()
+    for request in range(1, 1000):
+        loop.scheduler.submit(CLIENT, submit(request, [1], 5, timeout=1e6), 0.0)
+        loop.scheduler.abort(CLIENT, request, 0.0)
+    loop.scheduler.check()  # it bounds both heaps
+
+
+def test_a_flood_of_endings_comes_in_messages_of_bounded_size() -> None:
+    loop = CoreLoop(opened(), 2, counting)
+    for request in range(2500):
+        loop.scheduler.submit(CLIENT, submit(request, []), 0.0)
+    sizes = []
+    while deltas := loop.scheduler.take_deltas():
+        sizes.append(sum(len(message.request) for _, message in deltas))
+    assert sum(sizes) == 2500
+    assert max(sizes) <= MOST_PIECES
 
 
 def test_a_lost_worker_costs_time_and_no_token() -> None:

@@ -13,7 +13,7 @@ from tests.tiny_models import VARIANTS, VOCAB, save, tiny_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
-OPTIONS = {"max_num_seqs": 5, "max_model_len": 96, "block_size": 4, "max_batch_tokens": 24, "kv_cache_blocks": 60}
+OPTIONS = {"max_num_seqs": 5, "max_model_len": 96, "block_size": 4, "max_batch_tokens": 24, "kv_cache_blocks": 26}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -43,4 +43,5 @@ def test_tokens_on_the_gpu_are_those_on_the_cpu_at_any_credit(tmp_path: Path, va
                 loop.step()
         loop.drain()
         assert [loop.tokens(ask.request) for ask in asks] == expected, f"credit {credit}"
+        assert loop.scheduler.counters.preemptions, "the pool was never short"
     gpu.device.close()

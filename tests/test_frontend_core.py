@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.awake_clock import AwakeClock
 from frontend.core import MOST_ANSWERS_WAITING, PATIENCE_SECONDS
+from protocol.awake_clock import AwakeClock
 from protocol.messages import MOST_STOP_TOKENS, Abort, Attach, Cancel, Finish, Ping, Pong, Submit, Unattached
 from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS
 from tests.frontend_driver import ME, SEED, Driver, ids, only, text_of

@@ -42,17 +42,27 @@ def _prompt(dice: random.Random, longest: int) -> list[int]:
 @pytest.mark.parametrize("seed", range(20))
 def test_overlap_chunks_neighbours_and_preemption_change_no_token(tiny: Path, seed: int) -> None:
     dice = random.Random(seed)
+    block_size = dice.choice([3, 4, 16])
+    least = -(-47 // block_size)
     engine = poisoned_engine(
-        tiny, max_num_seqs=dice.randint(1, 5), max_model_len=80, block_size=dice.choice([3, 4, 16]),
-        max_batch_tokens=dice.randint(5, 40), kv_cache_gib=1 / 2**30 * 2 * 3 * 2 * 16 * 4 * dice.randint(120, 240),
-    )  # fmt: skip
+        tiny,
+        max_num_seqs=dice.randint(2, 5),
+        max_model_len=48,
+        block_size=block_size,
+        max_batch_tokens=dice.randint(5, 40),
+        kv_cache_blocks=least + dice.randint(1, max(1, min(3, least // 3))),  # little more than one full request
+    )
     asks = [
         submit(
-            request, _prompt(dice, 40), dice.randint(1, 20),
-            temperature=dice.choice([0.0, 0.8]), seed=dice.randrange(2**64), ignore_eos=dice.random() < 0.5,
+            request,
+            _prompt(dice, 8),
+            dice.randint(32, 38) if request < 2 else dice.randint(1, 30),
+            temperature=dice.choice([0.0, 0.8]),
+            seed=dice.randrange(2**64),
+            ignore_eos=request < 2 or dice.random() < 0.5,
         )
         for request in range(7)
-    ]  # fmt: skip
+    ]
     outputs = {}
     for credit in (1, 2, 3):
         loop = RealLoop(engine, credit)
@@ -62,6 +72,7 @@ def test_overlap_chunks_neighbours_and_preemption_change_no_token(tiny: Path, se
                 loop.step()
         loop.drain()
         outputs[credit] = [loop.tokens(ask.request) for ask in asks]
+        assert loop.scheduler.counters.preemptions, "the pool was never short: another seed, please"
     assert outputs[1] == outputs[2] == outputs[3] == [alone(engine, ask) for ask in asks]
     engine.device.close()
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpu_worker.sampler import NAN, OK, Sampler
+from gpu_worker.sampler import Sampler
 from gpu_worker.uniform import uniform
+from protocol.messages import RowStatus
 
 CPU = torch.device("cpu")
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
@@ -29,7 +30,7 @@ def sampler(*settings: dict[str, Any]) -> Sampler:
 
 def draw(made: Sampler, logits: Tensor, slots: list[int], positions: list[int]) -> list[int]:
     tokens, status = made.sample(logits, torch.tensor(slots), torch.tensor(positions), any_random=True)
-    assert status.tolist() == [OK] * len(slots)
+    assert status.tolist() == [RowStatus.OK] * len(slots)
     assert tokens.dtype == torch.int64
     assert status.dtype == torch.uint8
     return tokens.tolist()
@@ -231,7 +232,7 @@ def test_a_row_without_a_usable_logit_says_so_and_its_neighbours_do_not_care(
         logits[1, 4 : 4 + len(bad)] = torch.tensor(bad)
     slots, positions = torch.zeros(3, dtype=torch.int64), torch.arange(3)
     tokens, status = made.sample(logits, slots, positions, any_random=True)
-    assert status.tolist() == [OK, NAN, OK]
+    assert status.tolist() == [RowStatus.OK, RowStatus.NAN, RowStatus.OK]
     assert tokens[1] == 0
     healthy, _ = made.sample(good, slots, positions, any_random=True)
     assert tokens[[0, 2]].tolist() == healthy[[0, 2]].tolist()

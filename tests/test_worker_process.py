@@ -225,8 +225,18 @@ def test_plans_of_another_session_are_dropped(connect: Connect) -> None:
         {"table_slot": np.array([4], np.uint32)},
         {"begin_slot": np.array([4], np.uint32)},
         {"token": np.array([5, 6, 131], np.uint32)},
+        {name: np.ones(5000, np.uint32) for name in ("table_slot", "table_index", "table_block")},
+        {name: np.ones(2, np.uint32) for name in ("table_slot", "table_index", "table_block")},
+        {
+            "begin_slot": np.zeros(2, np.uint32),
+            "temperature": np.zeros(2, np.float32),
+            "top_k": np.zeros(2, np.uint32),
+            "top_p": np.ones(2, np.float32),
+            "min_p": np.zeros(2, np.float32),
+            "seed": np.zeros(2, np.uint64),
+        },
     ],
-    ids=lambda change: next(iter(change)),
+    ids=lambda change: f"{next(iter(change))} of {len(change)}",
 )
 def test_a_plan_that_reaches_past_the_end_of_something_ends_its_session_and_not_the_worker(
     connect: Connect, tokens: list[int], change: dict[str, object]
@@ -255,24 +265,33 @@ def test_more_plans_than_credit_end_the_session(engine: Engine, connect: Connect
     assert pong.session != opened.session
 
 
-def test_the_next_plan_is_queued_while_the_one_before_it_computes(engine: Engine, connect: Connect) -> None:
+def test_plan_n_plus_2_is_launched_while_n_plus_1_computes(engine: Engine, connect: Connect) -> None:
     peer = connect()
     opened = peer.open(2)
     core = Scheduler(opened, 2, new_session())
     core.submit(CLIENT, submit(1, [5, 6, 7], 6, ignore_eos=True), 0.0)
+    first, second = core.plan(0.0), core.plan(0.0)
+    assert first is not None
+    assert second is not None
     gate = threading.Event()
     assert isinstance(engine.device, CPUDevice)
+    peer.say(first)
+    answer = peer.hear()  # step 1 is over
     engine.device.compute.run(lambda: _wait(gate))
-    while (plan := core.plan(0.0)) is not None:
-        peer.say(plan)
-    assert peer.ask(Ping()) == Pong(opened.session, 0)  # both were taken in, neither is answered
+    peer.say(second)  # it computes, behind the gate
+    assert isinstance(answer, Result)
+    assert core.settle(answer, 0.0)
+    third = core.plan(0.0)
+    assert third is not None
+    peer.say(third)
+    assert peer.ask(Ping()) == Pong(opened.session, 1)  # the third was taken in; the second has no answer yet
     gate.set()
     steps = []
     for _ in range(2):
         answer = peer.hear()
         assert isinstance(answer, Result | Failed)
         steps.append(answer.step)
-    assert steps == [1, 2]
+    assert steps == [2, 3]
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x81", b"\x00" * 500], ids=["empty", "invalid", "cut", "zeros"])

@@ -1,4 +1,4 @@
-"""Time as the frontend lived it."""
+"""Time as a process lived it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ class AwakeClock:
         self._monotonic = monotonic
         self._last = monotonic()
         self._lost = 0.0
+        self.now = self._last
+        """The time at the last `turn`."""
 
     def turn(self) -> float:
         """Return the time now; to be called once each turn of the loop."""
         now = self._monotonic()
         self._lost += max(0.0, now - self._last - self._longest_turn)
         self._last = now
-        return now - self._lost
+        self.now = now - self._lost
+        return self.now

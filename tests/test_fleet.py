@@ -1,0 +1,243 @@
+"""Several workers seen as one: where requests go, and that none is lost, doubled or left waiting."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from protocol.identity import new_session
+from protocol.messages import Finish, Opened, Plan, Result
+from scheduler_proc.capacity import CapacityError
+from scheduler_proc.fleet import PATIENCE_SECONDS, Fleet
+from tests.core_loop import CLIENT, CoreLoop, Received, solo, submit
+from tests.stub_model import VOCAB, NextToken, StubModel, counting, hashed, opened
+
+
+class FleetLoop(CoreLoop):
+    """A fleet with stub models for its workers; CLIENT's and another client's deltas are taken in."""
+
+    def __init__(self, credit: int = 2, next_token: NextToken = hashed, **worker: int) -> None:
+        self.fleet = Fleet(credit, new_session())
+        self.next_token = next_token
+        self.worker: Opened = opened(**worker)  # type: ignore[arg-type]
+        self.models: dict[int, StubModel] = {}
+        self.flying: dict[int, deque[tuple[Plan, Result]]] = {}
+        self.received: dict[int, Received] = {}
+        self.planned: dict[int, int] = {}
+        self.now = 0.0
+
+    def open(self, number: int, **changes: int) -> None:
+        worker = replace(self.worker, session=new_session(), **changes)  # type: ignore[arg-type]
+        self.fleet.worker_opened(number, worker, self.now)
+        self.models[number] = StubModel(worker, self.next_token)
+        self.flying[number] = deque()
+        self.fleet.check()
+
+    def lose(self, number: int, *, died: bool = False) -> None:
+        self.fleet.worker_lost(number, self.now, died=died)
+        self.models.pop(number, None)
+        self.fleet.check()
+
+    def plan_of(self, number: int) -> bool:
+        plan = self.fleet.plan(number, self.now)
+        if plan is not None:
+            self.flying[number].append((plan, self.models[number].run(plan)))
+            self.planned[number] = self.planned.get(number, 0) + len(plan.slot)
+        self.fleet.check()
+        return plan is not None
+
+    def settle_of(self, number: int) -> bool:
+        if number not in self.models or not self.flying[number]:
+            return False
+        _, result = self.flying[number].popleft()
+        assert self.fleet.settle(number, result, self.now)
+        self.fleet.check()
+        return True
+
+    def ask(self, request: int, max_tokens: int = 12) -> None:
+        self.received.setdefault(request, Received())
+        self.fleet.submit(CLIENT, submit(request, [request % VOCAB, 5], max_tokens, ignore_eos=True), self.now)
+        self.fleet.check()
+
+    def deliver(self, withhold: object = ()) -> None:
+        while deltas := self.fleet.take_deltas(withhold):  # type: ignore[arg-type]
+            for _, message in deltas:
+                message.check()
+                self.receive(message)
+        self.fleet.check()
+
+    def turn(self) -> bool:
+        moved = False
+        for number in sorted(self.models):
+            while self.plan_of(number):
+                moved = True
+            moved |= self.settle_of(number)
+        self.now += 1
+        self.fleet.expire(self.now)
+        self.deliver()
+        return moved
+
+    def run(self) -> None:
+        for _ in range(10_000):
+            if not self.turn():
+                return
+
+
+def expected(request: int, max_tokens: int = 12) -> list[int]:
+    return solo(submit(request, [request % VOCAB, 5], max_tokens, ignore_eos=True))
+
+
+def test_requests_go_to_the_worker_with_the_fewest_tokens_outstanding() -> None:
+    loop = FleetLoop()
+    loop.open(0)
+    loop.open(1)
+    loop.ask(0, 40)
+    for request in range(1, 5):
+        loop.ask(request, 10)
+    assert loop.fleet._schedulers[0].waiting == 1
+    assert loop.fleet._schedulers[1].waiting == 4
+    loop.run()
+    assert all(loop.tokens(request) == expected(request, 40 if not request else 10) for request in range(5))
+
+
+def test_a_lost_workers_requests_go_on_at_another_and_the_client_sees_no_seam() -> None:
+    loop = FleetLoop()
+    loop.open(0)
+    loop.open(1)
+    for request in range(6):
+        loop.ask(request)
+    for _ in range(4):
+        loop.turn()
+    loop.plan_of(0)
+    loop.lose(0)
+    loop.run()
+    assert all(loop.tokens(request) == expected(request) for request in range(6))
+    assert all(loop.received[request].finish is Finish.LENGTH for request in range(6))
+
+
+def test_requests_wait_for_the_only_worker_and_not_for_ever() -> None:
+    loop = FleetLoop()
+    loop.open(0)
+    loop.ask(1)
+    loop.ask(2)
+    loop.turn()
+    loop.lose(0)
+    assert loop.fleet.next_deadline == loop.now + PATIENCE_SECONDS
+    loop.open(0)
+    assert loop.fleet.next_deadline == inf
+    for _ in range(3):
+        loop.turn()
+    loop.lose(0)
+    loop.now += PATIENCE_SECONDS
+    loop.fleet.expire(loop.now)
+    loop.deliver()
+    for request in (1, 2):
+        assert loop.received[request].finish is Finish.ERROR
+        assert "no worker" in loop.received[request].error
+    assert loop.fleet.next_deadline == inf, "nobody waits, and still there is a deadline"
+
+
+def test_a_worker_that_opens_takes_over_what_waits_for_a_lost_one() -> None:
+    loop = FleetLoop()
+    loop.open(0)
+    loop.ask(1)
+    loop.turn()
+    loop.lose(0)
+    loop.open(1)
+    loop.run()
+    assert loop.tokens(1) == expected(1)
+    assert loop.planned.keys() == {0, 1}
+
+
+def test_a_worker_too_small_changes_nothing_for_those_that_wait() -> None:
+    loop = FleetLoop()
+    loop.open(0)
+    loop.ask(1)
+    loop.turn()
+    loop.lose(0)
+    with pytest.raises(CapacityError):
+        loop.open(0, blocks=1)
+    loop.fleet.check()
+    loop.open(0)
+    loop.run()
+    assert loop.tokens(1) == expected(1)
+
+
+def test_a_live_request_is_not_taken_a_second_time_by_another_worker() -> None:
+    loop = FleetLoop()
+    loop.open(0)
+    loop.open(1)
+    loop.ask(1, 30)
+    loop.turn()
+    loop.ask(1, 30)
+    loop.run()
+    assert loop.tokens(1) == expected(1, 30)
+
+
+def test_an_answer_that_is_missing_is_noticed() -> None:
+    loop = FleetLoop()
+    loop.open(0)
+    loop.ask(1)
+    assert not loop.fleet.lacks_answer(0, 0)
+    loop.plan_of(0)
+    assert not loop.fleet.lacks_answer(0, 0)
+    assert loop.fleet.lacks_answer(0, 1)
+    loop.settle_of(0)
+    assert not loop.fleet.lacks_answer(0, 1)
+
+
+def test_only_deaths_count_as_deaths() -> None:
+    loop = FleetLoop(next_token=counting)
+    loop.open(0)
+    loop.ask(1)
+    for _ in range(5):
+        loop.turn()
+        loop.lose(0, died=False)
+        loop.open(0)
+    loop.run()
+    assert loop.received[1].finish is Finish.LENGTH
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_every_request_ends_once_with_its_own_tokens(seed: int) -> None:
+    dice = random.Random(seed)
+    loop = FleetLoop(dice.randint(1, 3), slots=dice.randint(1, 4), blocks=dice.randint(16, 30))
+    loop.open(0)
+    aborted = set()
+    requests = 0
+    for _ in range(300):
+        event = dice.random()
+        number = dice.randrange(3)
+        if event < 0.12:
+            loop.ask(requests)
+            requests += 1
+        elif event < 0.14 and requests:
+            aborted.add(request := dice.randrange(requests))
+            loop.fleet.abort(CLIENT, request, loop.now)
+        elif event < 0.17:
+            loop.lose(number)
+        elif event < 0.22 and number not in loop.models:
+            loop.open(number)
+        elif event < 0.55 and number in loop.models:
+            loop.plan_of(number)
+        elif event < 0.9:
+            loop.settle_of(number)
+        else:
+            loop.deliver(withhold=[CLIENT] if dice.random() < 0.5 else [])
+        loop.fleet.check()
+        loop.now += 0.01
+    if not loop.models:
+        loop.open(1)
+    loop.run()
+    for request in range(requests):
+        received = loop.received[request]
+        if received.finish is Finish.ABORT:
+            assert request in aborted
+            assert received.tokens == expected(request)[: len(received.tokens)]
+        else:
+            assert received.finish is Finish.LENGTH
+            assert received.tokens == expected(request)
