@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from checkpoint import CheckpointError, locate
 from client import Client, StepaheadError
@@ -49,8 +50,10 @@ class LaunchConfig:
             raise ValueError(
                 f"--workers {self.workers} and --schedulers {self.schedulers}: each scheduler needs a worker"
             )
-        if not self.start_timeout > 0:
-            raise ValueError(f"--start-timeout must be more than 0, got {self.start_timeout}")
+        if not 0 < self.start_timeout < inf:
+            raise ValueError(f"--start-timeout must be more than 0 and finite, got {self.start_timeout}")
+        if "" in (self.prompt, self.first_prompt):
+            raise ValueError("the prompt is empty")
         if self.prompt is not None and self.first_prompt is not None:
             raise ValueError("give --prompt or --first-prompt, not both")
 

@@ -16,7 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, module in BENCHMARKS.items():
-        one = names.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
+        one = names.add_parser(name, help=(module.__doc__ or "").splitlines()[0], description=module.__doc__)
         one.add_argument("--json", action="store_true", help="print JSON")
         module.add_options(one)
     given = parser.parse_args()

@@ -28,6 +28,14 @@ from protocol.sockets import bind_router
 from scheduler_proc.core import Scheduler
 
 BLOCK_SIZE = 16
+BUDGETS = {  # what the design allows on two cores, on average
+    "settle + plan at 256 rows, µs": 150.0,
+    "settle + plan at 4,096 rows, µs": 1000.0,
+    "plan at 256 rows, bytes a row": 16.0,
+    "codec at 256 rows, µs each way": 30.0,
+    "submit of 1,000 tokens, µs": 20.0,
+    "start of a scheduler process, s": 0.5,
+}
 CREDIT = 2
 
 
@@ -43,7 +51,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     gc.disable()  # as in the scheduler process
     try:
         batches = [_measure(rows, given.steps) for rows in given.rows]
-        return {"machine": machine(), "start_seconds": _start_seconds(), "batches": batches}
+        report = {"machine": machine(), "start_seconds": _start_seconds(), "batches": batches}
+        return report | {"budgets": _budgets(report)}
     finally:
         gc.enable()
 
@@ -62,7 +71,26 @@ def text(report: dict[str, Any]) -> str:
             f"{batch['encode_result_us']:9.1f} /{batch['decode_result_us']:6.1f}{batch['submit_us']:14.1f}"
         )
     lines.append(f"a scheduler process speaks to its worker {report['start_seconds']:.2f} s after it was started")
+    lines += [
+        f"{'within' if found <= BUDGETS[name] else 'OVER':>6} budget: {name}: {found:.2f}, {BUDGETS[name]:g} allowed"
+        for name, found in report["budgets"].items()
+    ]
     return "\n".join(lines)
+
+
+def _budgets(report: dict[str, Any]) -> dict[str, float]:
+    """Return what was found for each budget that the measured batch sizes allow to judge."""
+    found = {"start of a scheduler process, s": report["start_seconds"]}
+    for batch in report["batches"]:
+        found["submit of 1,000 tokens, µs"] = batch["submit_us"]
+        if batch["rows"] in (256, 4096):
+            found[f"settle + plan at {batch['rows']:,} rows, µs"] = batch["settle_plan_us"]["mean"]
+        if batch["rows"] == 256:
+            found["plan at 256 rows, bytes a row"] = batch["plan_bytes_per_row"]
+            found["codec at 256 rows, µs each way"] = max(
+                value for key, value in batch.items() if key.startswith(("encode", "decode"))
+            )
+    return {name: found[name] for name in BUDGETS if name in found}
 
 
 def _start_seconds(times: int = 5) -> float:
@@ -191,4 +219,4 @@ def _microseconds(function: Any, argument: Any) -> float:
 
 def _spread(samples: NDArray[np.float64]) -> dict[str, float]:
     p50, p99 = np.percentile(samples, [50, 99]).tolist()
-    return {"p50": p50, "p99": p99, "max": float(samples.max())}
+    return {"p50": p50, "p99": p99, "max": float(samples.max()), "mean": float(samples.mean())}

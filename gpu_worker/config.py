@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from protocol.options import lifeline_option, option
@@ -28,7 +29,13 @@ class EngineConfig:
         "tokens computed in one step, prompts and running requests together", 512, metavar="N"
     )
     kv_cache_blocks: int | None = option("blocks of KV cache (default: by memory)", None, metavar="N")
-    kv_cache_gib: float | None = option("GiB of KV cache (default: half of the free memory)", None, metavar="GIB")
+    kv_cache_gib: float | None = option(
+        "GiB of KV cache (default: what all requests together can use, at most half of the free memory)", None, "GIB"
+    )
+        "GiB of KV cache (default: what all requests together can use, at most half of the free memory)",
+        None,
+        metavar="GIB",
+    )
     threads: int | None = option("CPU threads that compute (default: torch's choice)", None, metavar="N")
 
     def __post_init__(self) -> None:
@@ -44,8 +51,8 @@ class EngineConfig:
                 f"--max-batch-tokens {self.max_batch_tokens} is less than --max-num-seqs {self.max_num_seqs}: "
                 "a step must have room for one token of every running request"
             )
-        if self.kv_cache_gib is not None and not self.kv_cache_gib > 0:
-            raise ValueError(f"--kv-cache-gib must be more than 0, got {self.kv_cache_gib}")
+        if self.kv_cache_gib is not None and not 0 < self.kv_cache_gib < inf:
+            raise ValueError(f"--kv-cache-gib must be more than 0 and finite, got {self.kv_cache_gib}")
         if self.kv_cache_blocks is not None and self.kv_cache_gib is not None:
             raise ValueError("give --kv-cache-blocks or --kv-cache-gib, not both")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from protocol.options import lifeline_option, option
 
@@ -38,5 +39,5 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be meant."""
-        if not self.start_timeout >= 0:
-            raise ValueError(f"--start-timeout must not be negative, got {self.start_timeout}")
+        if not 0 <= self.start_timeout < inf:
+            raise ValueError(f"--start-timeout must be finite and not negative, got {self.start_timeout}")
