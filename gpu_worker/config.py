@@ -32,10 +32,6 @@ class EngineConfig:
     kv_cache_gib: float | None = option(
         "GiB of KV cache (default: what all requests together can use, at most half of the free memory)", None, "GIB"
     )
-        "GiB of KV cache (default: what all requests together can use, at most half of the free memory)",
-        None,
-        metavar="GIB",
-    )
     threads: int | None = option("CPU threads that compute (default: torch's choice)", None, metavar="N")
 
     def __post_init__(self) -> None:
