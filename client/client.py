@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Coroutine, Sequence
@@ -27,6 +28,7 @@ class Client:
     def __init__(self, address: str = DEFAULT_ADDRESS, *, connect_seconds: float = CONNECT_SECONDS) -> None:
         """Remember where the server is; see `AsyncClient`."""
         self._client = AsyncClient(address, connect_seconds=connect_seconds)
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="stepahead client", daemon=True)
         self._thread.start()
@@ -58,9 +60,11 @@ class Client:
         self._close()
 
     def _wait(self, call: Coroutine[Any, Any, _Result]) -> _Result:
-        if self._loop.is_closed():
+        if self._loop.is_closed() or os.getpid() != self._process:
             call.close()
-            raise RuntimeError("the client is closed")
+            if self._loop.is_closed():
+                raise RuntimeError("the client is closed")
+            raise RuntimeError("the client was made before a fork, and its thread is in the parent: make another one")
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result()

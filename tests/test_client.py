@@ -423,3 +423,29 @@ def test_a_program_that_never_closes_its_client_ends(address: str) -> None:
             [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
         )
     assert (done.stdout, done.stderr) == ("a\n", "")
+
+
+@pytest.mark.processes
+def test_a_client_made_before_a_fork_says_so_in_the_child_and_another_one_works_there(address: str) -> None:
+    program = f"""
+import os, stepahead
+before = stepahead.Client({address!r})
+print(before.generate("parent").text, flush=True)
+if not (child := os.fork()):
+    try:
+        before.generate("x")
+    except RuntimeError as error:
+        print(error, flush=True)
+    with stepahead.Client({address!r}) as own:
+        print(own.generate("child").text, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(before.generate("parent again").text)
+"""
+    with StubFrontend(address):
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+        )
+    first, said, second, third = done.stdout.splitlines()
+    assert (first, second, third) == ("parent", "child", "parent again")
+    assert "before a fork" in said
