@@ -18,8 +18,8 @@ FIRST_PROMPT ?= What is the capital of France?
 .PHONY: run test test-long lint format bench clean install
 
 run: $(STAMP)
-	$(BIN)/python -m checkpoint
-	$(BIN)/python launch.py --first-prompt "$(FIRST_PROMPT)" $(ARGS)
+	@$(BIN)/python -m checkpoint >&2
+	@$(BIN)/python launch.py --first-prompt "$(FIRST_PROMPT)" $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -m "not long and not gpu" $(ARGS)
@@ -44,10 +44,11 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || test -n "$(PYTHON)" || \
 		{ echo "no python3 of version 3.11 or 3.12 with the venv module was found; name one with PYTHON=..." >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(if $(strip $(TORCH)),$(BIN)/python -m pip install --quiet $(TORCH))
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
-	touch $@
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing into $(VENV): a minute or two; several GB if pip chooses a CUDA build of torch (README, "Which torch")' >&2
+	$(if $(strip $(TORCH)),@$(BIN)/python -m pip install --quiet $(TORCH))
+	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
 
 # Caches and build leftovers. The environment stays; to make it anew, delete .venv.
 clean:

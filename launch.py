@@ -19,6 +19,7 @@ from math import inf
 
 from checkpoint import CheckpointError, locate
 from client import Client, StepaheadError
+from client.printing import print_stream
 from frontend.config import FrontendConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free
@@ -36,9 +37,10 @@ GRACE_SECONDS = 3.0
 class LaunchConfig:
     """What to start, and where clients find it."""
 
-    zmq: str = option("address for clients", DEFAULT_ADDRESS, "ADDRESS")
+    zmq: str = option("address for clients; with --prompt, which needs none, a private one", DEFAULT_ADDRESS, "ADDRESS")
     prompt: str | None = option("answer this, streaming to standard output, and exit", None, "TEXT")
     first_prompt: str | None = option("answer this, streaming to standard output, then serve", None, "TEXT")
+    max_tokens: int = option("at most so many tokens of an answer to --prompt or --first-prompt", 512, "N")
     workers: int = option("GPU workers, each with a replica of the model", 1, "N")
     schedulers: int = option("schedulers, which share the workers out among them", 1, "N")
     start_timeout: float = option("seconds until everything must be ready", 600.0, "SECONDS")
@@ -52,14 +54,26 @@ class LaunchConfig:
             )
         if not 0 < self.start_timeout < inf:
             raise ValueError(f"--start-timeout must be more than 0 and finite, got {self.start_timeout}")
+        if self.max_tokens < 1:
+            raise ValueError(f"--max-tokens must be at least 1, got {self.max_tokens}")
         if "" in (self.prompt, self.first_prompt):
             raise ValueError("the prompt is empty")
         if self.prompt is not None and self.first_prompt is not None:
             raise ValueError("give --prompt or --first-prompt, not both")
 
+    @property
+    def needs_no_address(self) -> bool:
+        """Whether nobody but this process will ask: then a server that runs already is in nobody's way."""
+        return self.prompt is not None and self.zmq == DEFAULT_ADDRESS
+
 
 class StartError(Exception):
-    """Something could not be started; the text is for the user."""
+    """Something could not be started, or has ended; the text is for the user."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        """Remember what to tell, and the exit code: 2 where the user can put it right."""
+        super().__init__(text)
+        self.code = code
 
 
 class Progress:
@@ -161,9 +175,14 @@ class Family:
 
 
 def start_all(
-    family: Family, launch: LaunchConfig, engine: EngineConfig, scheduling: SchedulingConfig, run: PrivateDirectory
+    family: Family,
+    launch: LaunchConfig,
+    engine: EngineConfig,
+    scheduling: SchedulingConfig,
+    run: PrivateDirectory,
+    for_clients: str,
 ) -> None:
-    """Start every process; they find each other through sockets in `run`."""
+    """Start every process; they find each other through sockets in `run`, clients find them at `for_clients`."""
     workers = [run.address(f"worker-{number}") for number in range(launch.workers)]
     schedulers = [run.address(f"scheduler-{number}") for number in range(launch.schedulers)]
     for number, address in enumerate(workers):
@@ -172,8 +191,17 @@ def start_all(
     for number, address in enumerate(schedulers):
         config = SchedulerConfig(bind=address, worker=tuple(workers[number :: launch.schedulers]))
         family.start(_name("scheduler", number, launch.schedulers), "scheduler_proc", to_arguments(config, scheduling))
-    text = FrontendConfig(scheduler=tuple(schedulers), bind=launch.zmq, model=engine.model, seed=engine.seed)
+    text = FrontendConfig(scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed)
     family.start("frontend", "frontend", to_arguments(text))
+
+
+def check_address(launch: LaunchConfig) -> None:
+    """Raise `ProtocolError` if clients can't be served where they are to be."""
+    if not launch.needs_no_address:
+        try:
+            check_free(launch.zmq)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error} (another address: --zmq ADDRESS)") from None
 
 
 def _name(what: str, number: int, total: int) -> str:
@@ -191,7 +219,7 @@ def wait_until_ready(family: Family, stop: StopSignal, seconds: float, tell: Pro
             late = ", ".join(child.name for child in family.children if not child.ready)
             raise StartError(f"not ready within {seconds:g} s: {late}")
         if (gone := family.listen(left, tell)) is not None:
-            raise StartError(f"{gone.name}: {gone.how_it_ended()}")
+            raise StartError(f"{gone.name}: {gone.how_it_ended()}", 2 if gone.failure else 1)
     return True
 
 
@@ -201,11 +229,12 @@ class Answer(threading.Thread):
     Its descriptor becomes readable when it is done.
     """
 
-    def __init__(self, address: str, prompt: str) -> None:
+    def __init__(self, address: str, prompt: str, max_tokens: int) -> None:
         """Ask the server at `address`."""
         super().__init__(name="answer", daemon=True)
         self._address = address
         self._prompt = prompt
+        self._max_tokens = max_tokens
         self._done, self._end = os.pipe()
         self.error: StepaheadError | None = None
 
@@ -213,9 +242,8 @@ class Answer(threading.Thread):
         """Ask and print."""
         try:
             with Client(self._address) as client:
-                for piece in client.stream_chat([{"role": "user", "content": self._prompt}], temperature=0.0):
-                    print(piece.text, end="", flush=True)
-            print(flush=True)
+                messages = [{"role": "user", "content": self._prompt}]
+                print_stream(client.stream_chat(messages, temperature=0.0, max_tokens=self._max_tokens))
         except StepaheadError as error:
             self.error = error
         finally:
@@ -226,9 +254,9 @@ class Answer(threading.Thread):
         return self._done
 
 
-def ask(family: Family, launch: LaunchConfig, prompt: str, stop: StopSignal, tell: Progress) -> None:
+def ask(family: Family, launch: LaunchConfig, address: str, prompt: str, stop: StopSignal, tell: Progress) -> None:
     """Answer a prompt, unless told to stop or a child is gone before. Raises `StartError`."""
-    answer = Answer(launch.zmq, prompt)
+    answer = Answer(address, prompt, launch.max_tokens)
     family.selector.register(answer, selectors.EVENT_READ)
     answer.start()
     watch(family, stop, tell, until=answer)
@@ -262,25 +290,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tell = Progress()
     try:
         locate(engine.model, need_weights=engine.load_format != "dummy")
-        check_free(launch.zmq)
+        check_address(launch)
         run = PrivateDirectory(launch.run_dir)
     except (CheckpointError, ProtocolError) as error:
         print(f"stepahead: {error}", file=sys.stderr)
         return 2
+    address = run.address("clients") if launch.needs_no_address else launch.zmq
     family = Family()
     family.selector.register(stop, selectors.EVENT_READ)
     try:
-        start_all(family, launch, engine, scheduling, run)
+        start_all(family, launch, engine, scheduling, run, address)
         if wait_until_ready(family, stop, launch.start_timeout, tell):
             prompt = launch.prompt or launch.first_prompt
             if prompt is not None:
-                ask(family, launch, prompt, stop, tell)
+                ask(family, launch, address, prompt, stop, tell)
             if launch.prompt is None and not stop.is_set:
-                tell("serving", f'{launch.zmq} (python -m client "…" asks it; Ctrl-C stops it)')
+                tell("serving", f'{address} (python -m client "…" asks it; Ctrl-C stops it)')
                 watch(family, stop, tell)
     except StartError as error:
         print(f"stepahead: {error}", file=sys.stderr)
-        return 1
+        return error.code
     finally:
         family.stop()
         run.remove()

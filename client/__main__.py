@@ -11,29 +11,39 @@ from collections.abc import Sequence
 from client.ask import Settings
 from client.client import Client
 from client.errors import StepaheadError
+from client.printing import print_stream
 from protocol.endpoints import DEFAULT_ADDRESS
+
+MAX_TOKENS = 512
+"""Somebody reads along: an answer that never ends is no answer."""
 
 CONNECT_SECONDS = 3.0
 """Somebody sits in front of it."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m client", description="Ask a running Stepahead server.")
+    parser = argparse.ArgumentParser(
+        prog="python -m client", description="Ask a running Stepahead server.", allow_abbrev=False
+    )
     parser.add_argument("prompt", help="what to ask; - reads it from standard input")
     parser.add_argument("--address", default=DEFAULT_ADDRESS, help="where the server is (%(default)s)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--chat", dest="raw", action="store_false", help="the prompt is a user's message (the default)")
     form.add_argument("--raw", dest="raw", action="store_true", help="the prompt is a text to be continued")
     parser.set_defaults(raw=False)
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="at most so many new tokens")
+    parser.add_argument(
+        "--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help="at most so many new tokens (%(default)s)"
+    )
     parser.add_argument("--temperature", type=float, metavar="T", help="0 always takes the most likely token")
-    parser.add_argument("--top-k", type=int, metavar="K")
-    parser.add_argument("--top-p", type=float, metavar="P")
-    parser.add_argument("--min-p", type=float, metavar="P")
+    parser.add_argument("--top-k", type=int, metavar="K", help="choose among the K most likely tokens; 0 is off")
+    parser.add_argument("--top-p", type=float, metavar="P", help="choose among the likeliest that make up P in all")
+    parser.add_argument(
+        "--min-p", type=float, metavar="P", help="no token less than P times as likely as the likeliest"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end where this appears; may be given again")
     parser.add_argument("--ignore-eos", action="store_true", help="go on behind the model's end tokens")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="end the answer after so long")
     return parser
 
 
@@ -68,11 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _answer(address: str, prompt: str, settings: Settings, *, raw: bool) -> None:
     with Client(address, connect_seconds=CONNECT_SECONDS) as client:
         messages = [{"role": "user", "content": prompt}]
-        stream = client.stream(prompt, **settings) if raw else client.stream_chat(messages, **settings)
-        with stream:
-            for piece in stream:
-                print(piece.text, end="", flush=True)
-        print()
+        print_stream(client.stream(prompt, **settings) if raw else client.stream_chat(messages, **settings))
 
 
 if __name__ == "__main__":

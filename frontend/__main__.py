@@ -19,13 +19,13 @@ def main() -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
     logging.basicConfig(format="frontend: %(message)s", level=logging.INFO)
     (config,) = parse_options("python -m frontend", "Put text in front of token schedulers.", FrontendConfig)
-    lifeline = Lifeline(config.lifeline)
+    lifeline = Lifeline("frontend", config.lifeline)
     try:
         with FrontendProcess(config, StopSignal(), lifeline.progress) as process:
             lifeline.progress("waiting for a scheduler")
             process.run(lifeline.ready)
     except (ProtocolError, CheckpointError, TextError) as error:
-        lifeline.failed("frontend", str(error))
+        lifeline.failed(str(error))
         return 2
     return 0
 

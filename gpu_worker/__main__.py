@@ -31,7 +31,7 @@ def main() -> int:
         WorkerConfig,
         EngineConfig,
     )
-    lifeline = Lifeline(config.lifeline)
+    lifeline = Lifeline("worker", config.lifeline)
     stop = StopSignal()
     with ExitStack() as undo:
         context: zmq.Context[zmq.Socket[bytes]] = undo.enter_context(zmq.Context())
@@ -43,7 +43,7 @@ def main() -> int:
 
             engine = build_engine(engine_config, lifeline.progress)
         except (ProtocolError, CheckpointError) as error:
-            lifeline.failed("worker", str(error))
+            lifeline.failed(str(error))
             return 2
         undo.callback(engine.device.close)
         lifeline.ready()

@@ -30,7 +30,9 @@ class EngineConfig:
     )
     kv_cache_blocks: int | None = option("blocks of KV cache (default: by memory)", None, metavar="N")
     kv_cache_gib: float | None = option(
-        "GiB of KV cache (default: what all requests together can use, at most half of the free memory)", None, "GIB"
+        "GiB of KV cache (default: what all requests can use, at most half of the free memory, and 4 on a CPU)",
+        None,
+        "GIB",
     )
     threads: int | None = option("CPU threads that compute (default: torch's choice)", None, metavar="N")
 

@@ -26,6 +26,10 @@ _SHARE_OF_FREE_MEMORY = 0.5
 """Of what is free once the weights are there, this much is for KV: the rest is activations', and other programs'."""
 
 
+_MOST_ON_A_CPU = 4 * 2**30
+"""Unless more is asked for: a CPU has other programs to serve. (One request of full length gets what it needs.)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A loaded model on its device, and how large what may be asked of it is."""
@@ -142,6 +146,8 @@ def _kv_blocks(config: EngineConfig, model: ModelConfig, max_model_len: int, dty
         blocks = blocks_in(int(config.kv_cache_gib * 2**30), model, config.block_size, dtype) - 1
     else:
         memory = int(_SHARE_OF_FREE_MEMORY * free_memory(device.torch_device))
+        if device.torch_device.type == "cpu":
+            memory = max(min(memory, _MOST_ON_A_CPU), (least + 1) * per_block)
         most = config.max_num_seqs * -(-max_model_len // config.block_size)
         blocks = min(most, blocks_in(memory, model, config.block_size, dtype) - 1)
     if blocks < least:

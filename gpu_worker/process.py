@@ -91,7 +91,7 @@ class WorkerProcess:
                 elif isinstance(message, Plan):
                     mine.launch(message, self._engine)
                 else:
-                    self._end(mine, "its scheduler closed it")
+                    mine.over = True
         except ProtocolError as error:
             self._dropped.add(error)
             if mine is not None:

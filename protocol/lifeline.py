@@ -25,10 +25,14 @@ PROGRESS = "progress"
 
 
 class Lifeline:
-    """The child's end. Without descriptors (a process started by hand) every verb does nothing."""
+    """The child's end. A process that was started by hand has no descriptors: it tells its terminal instead."""
 
-    def __init__(self, descriptors: str | None) -> None:
-        """Take `READ,WRITE` as given by the parent, or None; from now on the parent's death ends this process."""
+    def __init__(self, name: str, descriptors: str | None) -> None:
+        """Take `READ,WRITE` as given by the parent, or None; from now on the parent's death ends this process.
+
+        `name` is what the process calls itself on a terminal.
+        """
+        self._name = name
         self._write: int | None = None
         if descriptors is None:
             return
@@ -48,14 +52,14 @@ class Lifeline:
         """Tell the parent that this process serves from now on."""
         self._tell(READY, "")
 
-    def failed(self, who: str, text: str) -> None:
-        """Tell the parent in one line why this process can't start, or whoever started it by hand."""
-        if self._write is None:
-            print(f"{who}: {text}", file=sys.stderr)
+    def failed(self, text: str) -> None:
+        """Tell the parent in one line why this process can't start."""
         self._tell(FAILED, text)
 
     def _tell(self, what: str, text: str) -> None:
-        if self._write is not None:
+        if self._write is None:
+            print(f"{self._name}: {text if what != READY else READY}", file=sys.stderr, flush=True)
+        else:
             line = f"{what} {' '.join(text.split())}\n"
             with contextlib.suppress(OSError):  # the parent is gone; the other pipe is about to end us
                 os.write(self._write, line.encode(errors="replace"))

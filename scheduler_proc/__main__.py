@@ -22,7 +22,7 @@ def main() -> int:
         SchedulerConfig,
         SchedulingConfig,
     )
-    lifeline = Lifeline(config.lifeline)
+    lifeline = Lifeline("scheduler", config.lifeline)
     try:
         process = SchedulerProcess(config, scheduling.credit, lifeline, StopSignal())
         lifeline.progress("waiting for a worker")
@@ -31,7 +31,7 @@ def main() -> int:
         finally:
             process.close()
     except (ProtocolError, StartError) as error:
-        lifeline.failed("scheduler", str(error))
+        lifeline.failed(str(error))
         return 2
     return 0
 

@@ -41,8 +41,12 @@ class WorkerLink:
                 if message.nonce != self._nonce or self.opened is not None:
                     continue  # the answer to an older Open
                 self.opened = message
+                self.refusal = ""
+                _log.info("the worker at %s holds %s", self.address, message.model)
             elif isinstance(message, Refused):
                 if message.nonce == self._nonce and self.opened is None:
+                    if message.reason != self.refusal:
+                        _log.warning("the worker at %s refuses: %s", self.address, message.reason)
                     self.refusal = message.reason
                 continue
             elif self.opened is None:

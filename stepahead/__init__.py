@@ -2,11 +2,28 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from client import AsyncClient, Client, Completion
+from client import (
+    AsyncClient,
+    Client,
+    Completion,
+    RequestFailedError,
+    RequestRefusedError,
+    ServerLostError,
+    StepaheadError,
+)
 
 try:
     __version__ = version("stepahead")
 except PackageNotFoundError:  # run from a checkout that was not installed
     __version__ = "0.1.0"
 
-__all__ = ["AsyncClient", "Client", "Completion", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Completion",
+    "RequestFailedError",
+    "RequestRefusedError",
+    "ServerLostError",
+    "StepaheadError",
+    "__version__",
+]

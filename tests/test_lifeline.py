@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 CHILD = """
 import os, signal, sys, time
 from protocol.lifeline import Lifeline
-lifeline = Lifeline(sys.argv[2] if len(sys.argv) > 2 else None)
+lifeline = Lifeline("child", sys.argv[2] if len(sys.argv) > 2 else None)
 """
 
 # Starts one child, prints its id once it has said ready, then waits to be killed.
@@ -112,7 +112,7 @@ def test_the_parent_hears_how_the_start_goes() -> None:
 
 
 def test_a_failure_is_one_line_whatever_its_text() -> None:
-    with Started(r"lifeline.failed('worker', 'no\nsuch\r\n\tmodel \udcff é')") as child:
+    with Started(r"lifeline.failed('no\nsuch\r\n\tmodel \udcff é')") as child:
         assert child.heard(2) == ["failed no such model ? é"]
 
 
@@ -158,11 +158,11 @@ def test_a_parent_that_stopped_listening_is_no_error() -> None:
 
 
 def test_a_process_started_by_hand_needs_no_lifeline(capsys: pytest.CaptureFixture[str]) -> None:
-    lifeline = Lifeline(None)
+    lifeline = Lifeline("worker", None)
     lifeline.progress("x")
     lifeline.ready()
-    lifeline.failed("worker", "x")
-    assert capsys.readouterr().err == "worker: x\n"
+    lifeline.failed("y")
+    assert capsys.readouterr().err == "worker: x\nworker: ready\nworker: y\n"
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
