@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from checkpoint import CheckpointError, locate
+from checkpoint import CheckpointError, check_tokenizer, locate
 from client import Client, StepaheadError
 from client.printing import print_stream
 from frontend.config import FrontendConfig
@@ -246,6 +246,8 @@ class Answer(threading.Thread):
                 print_stream(client.stream_chat(messages, temperature=0.0, max_tokens=self._max_tokens))
         except StepaheadError as error:
             self.error = error
+        except BrokenPipeError:  # whoever read the answer has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         finally:
             os.write(self._end, b"!")
 
@@ -289,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = StopSignal()
     tell = Progress()
     try:
-        locate(engine.model, need_weights=engine.load_format != "dummy")
+        check_tokenizer(locate(engine.model, need_weights=engine.load_format != "dummy"))
         check_address(launch)
         run = PrivateDirectory(launch.run_dir)
     except (CheckpointError, ProtocolError) as error:

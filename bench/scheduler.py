@@ -101,15 +101,8 @@ def _start_seconds(times: int = 5) -> float:
         run = PrivateDirectory()
         router = bind_router(context, run.address("worker"))
         began = time.perf_counter()
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "scheduler_proc",
-                f"--bind={run.address('clients')}",
-                f"--worker={run.address('worker')}",
-            ]
-        )
+        command = [sys.executable, "-m", "scheduler_proc", f"--bind={run.address('clients')}"]
+        process = subprocess.Popen([*command, f"--worker={run.address('worker')}"], stderr=subprocess.DEVNULL)
         assert router.poll(30_000), "the scheduler never spoke"
         taken.append(time.perf_counter() - began)
         process.terminate()

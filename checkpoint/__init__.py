@@ -7,7 +7,7 @@ from checkpoint.config import ModelConfig, RopeScaling
 from checkpoint.default_model import default_model_path, fetch_default_model
 from checkpoint.errors import CheckpointError
 from checkpoint.gguf_file import GGUFFile, GGUFTensor
-from checkpoint.locate import load_config, locate
+from checkpoint.locate import check_tokenizer, load_config, locate
 from checkpoint.safetensors_index import StoredTensor, read_index
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "ModelConfig",
     "RopeScaling",
     "StoredTensor",
+    "check_tokenizer",
     "default_model_path",
     "fetch_default_model",
     "load_config",

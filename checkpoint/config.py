@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from checkpoint.errors import CheckpointError
+from checkpoint.fields import LARGEST_SIZE
+
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
@@ -55,3 +58,18 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     rope_interleaved: bool = False
+
+
+def check_heads(config: ModelConfig, source: str) -> ModelConfig:
+    """Return `config`, or raise a `CheckpointError` that names `source` if no attention can have these heads."""
+    heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+    if heads % kv_heads:
+        raise CheckpointError(f"{source}: {heads} attention heads are no multiple of {kv_heads} key-value heads")
+    if head_dim % 2:
+        raise CheckpointError(f"{source}: a head of {head_dim} dimensions is odd, and rotation needs pairs")
+    if heads * head_dim > LARGEST_SIZE:
+        raise CheckpointError(f"{source}: {heads} heads of {head_dim} dimensions are too large")
+    divisors = len(config.rope_scaling.divisors)
+    if divisors not in (0, head_dim // 2):
+        raise CheckpointError(f"{source}: {divisors} rotary divisors do not fit a head of {head_dim} dimensions")
+    return config

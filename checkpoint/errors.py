@@ -3,3 +3,7 @@
 
 class CheckpointError(Exception):
     """A model's files are missing, damaged or of a kind that is not supported; the text is one line for the user."""
+
+    def __init__(self, text: str) -> None:
+        """Take the text; what it quotes of a damaged file may hold line ends and halves of surrogate pairs."""
+        super().__init__(" ".join(text.encode("utf-8", "backslashreplace").decode().splitlines()))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from checkpoint.errors import CheckpointError
+
+LARGEST_SIZE = 2**24
+"""No dimension of a model is larger; beyond it lie damaged files, and products that no tensor can have."""
+
+MOST_LAYERS = 10_000
 
 
 class Fields:
@@ -14,13 +20,15 @@ class Fields:
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         self.values, self.source = values, source
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def whole(self, key: str, default: int | None = None, most: int = LARGEST_SIZE) -> int:
         """Return a positive integer; without a default the key must be there."""
         value = self.values.get(key)
         if value is None and default is not None:
-            return default
+            value = default
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise CheckpointError(f"{self.source}: {key} must be a positive integer, not {value!r}")
+        if value > most:
+            raise CheckpointError(f"{self.source}: {key} must be at most {most}, not {value}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -28,7 +36,7 @@ class Fields:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise CheckpointError(f"{self.source}: {key} must be a positive number, not {value!r}")
         return float(value)
 
@@ -45,6 +53,6 @@ class Fields:
         """Return one token id or a list of them as a tuple; empty when the key is absent, null or negative."""
         value = self.values.get(key)
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
+        if any(isinstance(i, bool) or not isinstance(i, int) or i >= 2**32 for i in ids):
             raise CheckpointError(f"{self.source}: {key} must be token ids, not {value!r}")
         return tuple(i for i in ids if i >= 0)

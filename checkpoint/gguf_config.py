@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint.architectures import GGUF_ARCHITECTURES
-from checkpoint.config import ModelConfig, RopeScaling
+from checkpoint.config import ModelConfig, RopeScaling, check_heads
 from checkpoint.errors import CheckpointError
-from checkpoint.fields import Fields
+from checkpoint.fields import LARGEST_SIZE, MOST_LAYERS, Fields
 from checkpoint.gguf_file import GGUFFile
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -16,7 +16,7 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 def read_gguf_config(file: GGUFFile) -> ModelConfig:
     """Return the configuration of the model in `file`; `CheckpointError` names what is missing or unsupported."""
     name = file.metadata.get("general.architecture")
-    if name not in GGUF_ARCHITECTURES:
+    if not isinstance(name, str) or name not in GGUF_ARCHITECTURES:
         known = ", ".join(sorted(GGUF_ARCHITECTURES))
         raise CheckpointError(f"{file.path}: architecture {name} is not supported; supported are {known}")
     row = GGUF_ARCHITECTURES[name]
@@ -36,11 +36,13 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{file.path}: tensor token_embd.weight is missing")
-    return ModelConfig(
+    if embedding.shape[0] > LARGEST_SIZE:
+        raise CheckpointError(f"{file.path}: tensor token_embd.weight has {embedding.shape[0]} rows")
+    config = ModelConfig(
         architecture=name,
         vocab_size=embedding.shape[0],
         hidden_size=hidden,
-        num_layers=own.whole("block_count"),
+        num_layers=own.whole("block_count", most=MOST_LAYERS),
         num_heads=heads,
         num_kv_heads=own.whole("attention.head_count_kv", heads),
         head_dim=head_dim,
@@ -59,10 +61,11 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         bos_token_id=next(iter(tokenizer.token_ids("tokenizer.ggml.bos_token_id")), None),
         rope_interleaved=row.gguf_interleaved,
     )
+    return check_heads(config, str(file.path))
 
 
 def _refuse_what_would_be_computed_wrongly(file: GGUFFile, own: Any) -> None:
-    if file.metadata.get("split.count", 0) > 1:
+    if file.metadata.get("split.count", 0) not in (0, 1):
         raise CheckpointError(f"{file.path}: a GGUF split over several files is not supported")
     if own.get("expert_count", 0):
         raise CheckpointError(f"{file.path}: a mixture of experts is not supported")
@@ -72,6 +75,8 @@ def _refuse_what_would_be_computed_wrongly(file: GGUFFile, own: Any) -> None:
 
 def _rope_scaling(file: GGUFFile, own: Fields) -> RopeScaling:
     if "rope_freqs.weight" in file.tensors:
+        if len(file.tensors["rope_freqs.weight"].shape) != 1:
+            raise CheckpointError(f"{file.path}: tensor rope_freqs.weight must have one dimension")
         return RopeScaling("divisors", divisors=tuple(file.dequantize("rope_freqs.weight").tolist()))
     kind = own.values.get("rope.scaling.type", "linear" if "rope.scale_linear" in own.values else "none")
     if kind == "none":

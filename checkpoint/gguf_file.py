@@ -87,6 +87,8 @@ class GGUFFile:
             self.metadata, self.tensors = header.parse()
         except (struct.error, IndexError) as error:
             raise CheckpointError(f"{self.path}: GGUF header ends too early; is the file complete?") from error
+        except RecursionError as error:
+            raise CheckpointError(f"{self.path}: GGUF header holds lists inside of lists without end") from error
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         """Return the stored bytes of a tensor: uint8 [rows, bytes a row], read-only and still on disk until touched."""
@@ -145,7 +147,7 @@ class _Header:
             raise CheckpointError(
                 f"{self.path}: tensor {tensor.name} is stored as ggml type {tensor.storage}; supported are {known}"
             )
-        if not tensor.shape or tensor.shape[-1] % STORAGE_TYPES[tensor.storage][1]:
+        if not all(tensor.shape or (0,)) or tensor.shape[-1] % STORAGE_TYPES[tensor.storage][1]:
             raise CheckpointError(f"{self.path}: tensor {tensor.name} has shape {tensor.shape}, not whole blocks")
         if tensor.start + tensor.nbytes > len(self.data):
             raise CheckpointError(f"{self.path}: tensor {tensor.name} lies beyond the end; is the file complete?")
@@ -170,13 +172,13 @@ class _Header:
 
     def strings(self, count: int) -> list[str]:
         # The loop over a whole vocabulary: locals only.
-        data, at, unpack, out = self.data, self.at, _U64.unpack_from, []
+        data, at, size, unpack, out = self.data, self.at, len(self.data), _U64.unpack_from, []
         for _ in range(count):
             begin = at + 8
             at = begin + unpack(data, at)[0]
+            if at > size:  # before slicing, which takes no number beyond 63 bits
+                raise IndexError
             out.append(data[begin:at])
-        if at > len(data):
-            raise IndexError
         self.at = at
         try:
             return [text.decode() for text in out]

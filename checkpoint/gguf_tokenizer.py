@@ -87,7 +87,7 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != _UNUSED}
     if len(vocab) != sum(kind != _UNUSED for kind in types):
         raise CheckpointError("tokenizer.ggml.tokens names a token twice")
-    merges = [_pair(str(merge)) for merge in _require(metadata, "tokenizer.ggml.merges")]
+    merges = [_pair(merge) for merge in _require_list(metadata, "tokenizer.ggml.merges", str)]
     try:
         tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=split.ignore_merges))
     except Exception as error:  # the library raises its bare base class for a merge outside the vocabulary
@@ -104,15 +104,22 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
 
 def special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return the strings behind `bos_token`, `eos_token`, `unk_token` and `pad_token`, those that the file names."""
-    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    tokens: list[str] = _require_list(metadata, "tokenizer.ggml.tokens", str)
     ids = {name: metadata.get(key) for name, key in _SPECIAL_NAMES.items()}
-    return {name: str(tokens[i]) for name, i in ids.items() if i is not None and 0 <= i < len(tokens)}
+    return {name: tokens[i] for name, i in ids.items() if isinstance(i, int) and 0 <= i < len(tokens)}
 
 
 def _require(metadata: Mapping[str, Any], key: str) -> Any:
     value = metadata.get(key)
     if value is None:
         raise CheckpointError(f"the GGUF file has no {key}, so it holds no tokenizer that can be used")
+    return value
+
+
+def _require_list(metadata: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+    value = _require(metadata, key)
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+        raise CheckpointError(f"{key} is no list of {kind.__name__}")
     return value
 
 
@@ -126,7 +133,7 @@ def _split_of(metadata: Mapping[str, Any]) -> _Split:
     if model != "gpt2":
         raise CheckpointError(f"tokenizer.ggml.model is {model!r}; only 'gpt2' (byte-level BPE) can be read from GGUF")
     name = metadata.get("tokenizer.ggml.pre", "default")
-    if name not in _SPLITS:
+    if not isinstance(name, str) or name not in _SPLITS:
         known = ", ".join(sorted(_SPLITS))
         raise CheckpointError(
             f"tokenizer.ggml.pre is {name!r}, a way to split text that is not known here exactly (known: {known}); "
@@ -136,8 +143,8 @@ def _split_of(metadata: Mapping[str, Any]) -> _Split:
 
 
 def _vocabulary(metadata: Mapping[str, Any]) -> tuple[list[str], list[int]]:
-    tokens = [str(token) for token in _require(metadata, "tokenizer.ggml.tokens")]
-    types = [int(kind) for kind in _require(metadata, "tokenizer.ggml.token_type")]
+    tokens: list[str] = _require_list(metadata, "tokenizer.ggml.tokens", str)
+    types: list[int] = _require_list(metadata, "tokenizer.ggml.token_type", int)
     if len(types) != len(tokens):
         raise CheckpointError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens")
     return tokens, types

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.architectures import ARCHITECTURES, Architecture
-from checkpoint.config import ModelConfig, RopeScaling
+from checkpoint.config import ModelConfig, RopeScaling, check_heads
 from checkpoint.errors import CheckpointError
-from checkpoint.fields import Fields
+from checkpoint.fields import MOST_LAYERS, Fields
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -21,7 +21,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold a JSON object")
@@ -37,24 +37,21 @@ def read_folder_config(folder: Path) -> ModelConfig:
     fields = Fields(raw, str(path))
     names = raw.get("architectures") or []
     name = names[0] if isinstance(names, list) and names else raw.get("model_type")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise CheckpointError(f"{path}: architecture {name} is not supported; supported are {', '.join(ARCHITECTURES)}")
     row = ARCHITECTURES[name]
     _refuse_what_would_be_computed_wrongly(raw, row, path)
     rope = _rope_parameters(raw, path)
     heads, hidden = fields.whole("num_attention_heads"), fields.whole("hidden_size")
-    kv_heads = fields.whole("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise CheckpointError(f"{path}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
     biased = fields.flag("attention_bias", False)
     max_positions = fields.whole("max_position_embeddings")
-    return ModelConfig(
+    config = ModelConfig(
         architecture=name,
         vocab_size=fields.whole("vocab_size"),
         hidden_size=hidden,
-        num_layers=fields.whole("num_hidden_layers"),
+        num_layers=fields.whole("num_hidden_layers", most=MOST_LAYERS),
         num_heads=heads,
-        num_kv_heads=kv_heads,
+        num_kv_heads=fields.whole("num_key_value_heads", heads),
         head_dim=fields.whole("head_dim", row.head_dim or hidden // heads),
         intermediate_size=fields.whole("intermediate_size"),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
@@ -70,6 +67,7 @@ def read_folder_config(folder: Path) -> ModelConfig:
         eos_token_ids=_eos_token_ids(folder, fields),
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
     )
+    return check_heads(config, str(path))
 
 
 def _refuse_what_would_be_computed_wrongly(raw: Mapping[str, Any], row: Architecture, path: Path) -> None:
@@ -83,9 +81,12 @@ def _refuse_what_would_be_computed_wrongly(raw: Mapping[str, Any], row: Architec
     # Qwen2 names a window that it does not use unless told to; Mistral has one of 4,096 unless told otherwise.
     used = raw.get("use_sliding_window", row.windowed)
     window = raw.get("sliding_window", 4096) if used else None
-    kinds = set(raw.get("layer_types") or ()) - {"full_attention"}
+    layers = raw.get("layer_types") or []
+    if not isinstance(layers, list):
+        raise CheckpointError(f"{path}: layer_types must be a list, not {layers!r}")
+    kinds = [kind for kind in layers if kind != "full_attention"]
     if window or kinds:
-        what = f"sliding_window {window}" if window else f"layer type {min(kinds)}"
+        what = f"sliding_window {window}" if window else f"layer type {kinds[0]}"
         raise CheckpointError(f"{path}: {what} is not supported")
 
 
@@ -140,8 +141,18 @@ def _eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
 def _ids_of_added_token(folder: Path, tokenizer: Mapping[str, Any], text: str) -> list[int]:
     decoder = tokenizer.get("added_tokens_decoder")
     if isinstance(decoder, dict):
-        found = [int(i) for i, token in decoder.items() if isinstance(token, dict) and token.get("content") == text]
+        found = [i for i, token in decoder.items() if isinstance(token, dict) and token.get("content") == text]
         if found:
-            return found
-    added = read_json(folder / "tokenizer.json").get("added_tokens") or []
-    return [int(token["id"]) for token in added if token.get("content") == text]
+            return [_token_id(i, folder / "tokenizer_config.json") for i in found]
+    path = folder / "tokenizer.json"
+    added = read_json(path).get("added_tokens") or []
+    if not isinstance(added, list):
+        raise CheckpointError(f"{path}: added_tokens must be a list")
+    found = [token.get("id") for token in added if isinstance(token, dict) and token.get("content") == text]
+    return [_token_id(i, path) for i in found]
+
+
+def _token_id(value: Any, path: Path) -> int:
+    if not isinstance(value, int | str) or not str(value).isdecimal() or int(value) >= 2**32:
+        raise CheckpointError(f"{path}: an added token has the id {value!r}")
+    return int(value)

@@ -38,6 +38,18 @@ def locate(model: str | None, *, need_weights: bool = True) -> Path:
     return found
 
 
+def check_tokenizer(path: Path) -> None:
+    """Raise `CheckpointError` if a model that `locate` found came without a tokenizer; nothing is loaded.
+
+    A worker needs none, a frontend does.
+    """
+    if path.is_dir():
+        if not (path / "tokenizer.json").is_file():
+            raise CheckpointError(f"{path} has no tokenizer.json; save the model's fast tokenizer there")
+    elif "tokenizer.ggml.tokens" not in GGUFFile(path).metadata:
+        raise CheckpointError(f"{path}: has no tokenizer.ggml.tokens, so it holds no tokenizer that can be used")
+
+
 def load_config(path: Path) -> ModelConfig:
     """Return the configuration of a model that `locate` found."""
     return read_folder_config(path) if path.is_dir() else read_gguf_config(GGUFFile(path))

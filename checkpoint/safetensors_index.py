@@ -71,7 +71,7 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length)) if 0 < length <= _LARGEST_HEADER else None
         size = path.stat().st_size - 8 - length
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: safetensors header cannot be read; is the file complete?") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: not a safetensors file")
@@ -80,6 +80,8 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
     for name, entry in header.items():
         try:
             dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+            if not all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end)):
+                raise ValueError
             wrong = dtype in _FLOATS and end - begin != math.prod(shape) * _FLOATS[dtype]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: header entry of tensor {name} is damaged") from error

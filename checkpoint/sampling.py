@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def sampling_defaults(path: Path) -> SamplingDefaults:
         return _DEFAULT_MODEL
     try:
         said: Any = json.loads((path / "generation_config.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return SamplingDefaults()
     if not isinstance(said, dict):
         return SamplingDefaults()
@@ -51,4 +50,4 @@ def _number(said: dict[str, Any], name: str, default: float, most: float) -> flo
     value = said.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return default
-    return value if isfinite(value) and 0 <= value <= most else default
+    return value if 0 <= value <= most else default

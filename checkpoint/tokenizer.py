@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 from checkpoint import gguf_tokenizer
 from checkpoint.errors import CheckpointError
 from checkpoint.gguf_file import GGUFFile
+from checkpoint.locate import check_tokenizer
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -56,9 +57,8 @@ def _gguf_metadata(path: Path) -> dict[str, Any]:
 
 
 def _folder_tokenizer(folder: Path) -> Tokenizer:
+    check_tokenizer(folder)
     file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise CheckpointError(f"{folder} has no tokenizer.json; save the model's fast tokenizer there")
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises its bare base class for whatever is wrong inside

@@ -66,8 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _answer(given.address, prompt, settings, raw=given.raw)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read the answer has seen enough
+    except OSError as error:
+        # What standard output still holds would fail once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # whoever read the answer has seen enough
+            print(f"client: {error}", file=sys.stderr)
         return 1
     except (StepaheadError, ValueError) as error:
         print(f"client: {error}", file=sys.stderr)

@@ -83,10 +83,11 @@ class AsyncClient:
     async def _connected(self) -> Connection:
         if self._closed:
             raise RuntimeError("the client is closed")
-        if self._connection is None or self._connection.lost:
-            self._connection = Connection(self._address)
-        await self._connection.greeted(self._connect_seconds)
-        return self._connection
+        connection = self._connection
+        if connection is None or connection.lost:
+            connection = self._connection = Connection(self._address)
+        await connection.greeted(self._connect_seconds)
+        return connection  # or lost by now, if we were closed meanwhile: then it says so to whoever asks
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
+import contextlib
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, Unpack
 
 from client.ask import Prompt, Settings
 from client.async_client import CONNECT_SECONDS, AsyncClient, Messages
 from client.completion import Completion, Piece
+from client.errors import ServerLostError
+from client.loop_thread import ClosedError, LoopThread
 from client.text_stream import TextStream
 from protocol.endpoints import DEFAULT_ADDRESS
-
-_Result = TypeVar("_Result")
 
 
 class Client:
@@ -28,49 +26,33 @@ class Client:
     def __init__(self, address: str = DEFAULT_ADDRESS, *, connect_seconds: float = CONNECT_SECONDS) -> None:
         """Remember where the server is; see `AsyncClient`."""
         self._client = AsyncClient(address, connect_seconds=connect_seconds)
-        self._process = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="stepahead client", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread()
         # A client that is dropped, or still there when the program ends, is closed too.
-        self._close = weakref.finalize(self, _close, self._client, self._loop, self._thread)
+        self._close = weakref.finalize(self, self._thread.close, self._client.aclose)
 
     def generate(self, prompt: Prompt, **settings: Unpack[Settings]) -> Completion:
         """Continue a text or token ids."""
-        return self._wait(self._client.generate(prompt, **settings))
+        return self._thread.wait(self._client.generate(prompt, **settings))
 
     def chat(self, messages: Messages, **settings: Unpack[Settings]) -> Completion:
         """Answer a chat, by the model's chat template."""
-        return self._wait(self._client.chat(messages, **settings))
+        return self._thread.wait(self._client.chat(messages, **settings))
 
     def generate_batch(self, prompts: Sequence[Prompt], **settings: Unpack[Settings]) -> list[Completion]:
         """Continue every prompt; answer i belongs to prompt i. If one fails, the others are aborted and it raises."""
-        return self._wait(self._client.generate_batch(prompts, **settings))
+        return self._thread.wait(self._client.generate_batch(prompts, **settings))
 
     def stream(self, prompt: Prompt, **settings: Unpack[Settings]) -> BlockingStream:
         """Continue a text or token ids, piece by piece."""
-        return BlockingStream(self, self._client.stream(prompt, **settings))
+        return BlockingStream(self, self._thread, self._client.stream(prompt, **settings))
 
     def stream_chat(self, messages: Messages, **settings: Unpack[Settings]) -> BlockingStream:
         """Answer a chat, piece by piece."""
-        return BlockingStream(self, self._client.stream_chat(messages, **settings))
+        return BlockingStream(self, self._thread, self._client.stream_chat(messages, **settings))
 
     def close(self) -> None:
         """Abort what is under way, let go of the server and end the thread."""
         self._close()
-
-    def _wait(self, call: Coroutine[Any, Any, _Result]) -> _Result:
-        if self._loop.is_closed() or os.getpid() != self._process:
-            call.close()
-            if self._loop.is_closed():
-                raise RuntimeError("the client is closed")
-            raise RuntimeError("the client was made before a fork, and its thread is in the parent: make another one")
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C comes to the caller's thread: the call has to be told
-            future.cancel()
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -81,21 +63,13 @@ class Client:
         self.close()
 
 
-def _close(client: AsyncClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    if not thread.is_alive():  # in a forked child: the parent's thread is not here
-        return
-    asyncio.run_coroutine_threadsafe(client.aclose(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-
-
 class BlockingStream:
     """An iterator of pieces; `TextStream` has the rules."""
 
-    def __init__(self, client: Client, stream: TextStream) -> None:
+    def __init__(self, client: Client, thread: LoopThread, stream: TextStream) -> None:
         """Iterate over `stream` on the client's thread."""
-        self._client = client
+        self._client = client  # it closes when it is dropped
+        self._thread = thread
         self._stream = stream
 
     @property
@@ -108,14 +82,15 @@ class BlockingStream:
 
     def __next__(self) -> Piece:
         """Return the next piece; raises the client's errors."""
-        piece = self._client._wait(_next_piece(self._stream))
+        piece = self._thread.wait(_next_piece(self._stream))
         if piece is None:
             raise StopIteration
         return piece
 
     def close(self) -> None:
-        """Abort the request unless it has ended."""
-        self._client._wait(self._stream.aclose())
+        """Abort the request unless it has ended; it has, when the client was closed."""
+        with contextlib.suppress(ClosedError, ServerLostError):
+            self._thread.wait(self._stream.aclose())
 
     def __enter__(self) -> Self:
         return self

@@ -57,10 +57,15 @@ class Connection:
 
     async def greeted(self, seconds: float) -> None:
         """Wait until the server has answered; raises `ServerLostError` after `seconds`, or if it is lost."""
-        try:
-            await asyncio.wait_for(asyncio.shield(self._session), seconds)
-        except TimeoutError:
-            raise ServerLostError(f"no server answered at {self._address} within {seconds:g} s") from None
+        if asyncio.get_running_loop() is not self._session.get_loop():
+            raise RuntimeError("the client belongs to another event loop: make another one")
+        if not self._session.done():
+            try:
+                async with asyncio.timeout(seconds):
+                    await asyncio.wait((self._session,))
+            except TimeoutError:
+                raise ServerLostError(f"no server answered at {self._address} within {seconds:g} s") from None
+        self._session.result()
 
     def begin(self, make_frame: Callable[[int], bytes]) -> int:
         """Send a request whose frame is made for the number that is returned. `end` lets go of it."""
@@ -86,14 +91,15 @@ class Connection:
 
     async def close(self) -> None:
         """End the connection; the last messages get a moment to leave."""
-        if not self.lost:
-            self._tasks[0].cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._tasks[0]
-            with contextlib.suppress(asyncio.QueueEmpty, zmq.Again):
-                while True:
-                    await self._socket.send(self._outbox.get_nowait(), zmq.DONTWAIT)
-        self._lose("the client was closed", FAREWELL_MILLISECONDS)
+        try:
+            if not self.lost:
+                self._tasks[0].cancel()
+                await asyncio.wait(self._tasks[:1])
+                with contextlib.suppress(asyncio.QueueEmpty, zmq.Again):
+                    while True:
+                        await self._socket.send(self._outbox.get_nowait(), zmq.DONTWAIT)
+        finally:
+            self._lose("the client was closed", FAREWELL_MILLISECONDS)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _say(self, frame: bytes) -> None:

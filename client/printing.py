@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 from client.client import BlockingStream
 
 
 def print_stream(stream: BlockingStream) -> None:
-    """Print an answer to standard output as it comes; its line ends however the stream does."""
+    """Print an answer to standard output as it comes; its line ends however the stream does.
+
+    A character that the output can't show becomes a question mark.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     with stream:
         begun = False
         try:

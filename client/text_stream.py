@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -90,9 +91,10 @@ class TextStream:
 
     def __del__(self) -> None:
         # The last reference may be dropped on any thread, by the garbage collector.
-        if not self._over and self._connection is not None and self._loop is not None and not self._loop.is_closed():
+        if not self._over and self._connection is not None and self._loop is not None:
             connection, number = self._connection, self._number
-            self._loop.call_soon_threadsafe(lambda: connection.end(number, cancel=True))
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the request has ended with it
+                self._loop.call_soon_threadsafe(lambda: connection.end(number, cancel=True))
 
     async def __aenter__(self) -> Self:
         return self

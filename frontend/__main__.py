@@ -9,6 +9,7 @@ from checkpoint import CheckpointError
 from frontend.config import FrontendConfig
 from frontend.process import FrontendProcess
 from frontend.text_error import TextError
+from protocol.descriptors import allow_many_descriptors
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
 from protocol.options import parse_options
@@ -17,6 +18,7 @@ from protocol.stop_signal import StopSignal
 
 def main() -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
+    allow_many_descriptors()
     logging.basicConfig(format="frontend: %(message)s", level=logging.INFO)
     (config,) = parse_options("python -m frontend", "Put text in front of token schedulers.", FrontendConfig)
     lifeline = Lifeline("frontend", config.lifeline)

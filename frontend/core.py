@@ -33,8 +33,17 @@ PATIENCE_SECONDS = 10.0
 LOOK_AROUND_SECONDS = 0.25
 """How often silences and deadlines are looked at."""
 
-MOST_ANSWERS_WAITING = 4096
-"""A peer that lets more of its refusals lie than this is not reading; it is forgotten."""
+MANY_ANSWERS_WAITING = 4096
+"""A peer that lets so many of its refusals lie, and takes none for a while, is not reading; it is forgotten."""
+
+READING_SECONDS = 5.0
+"""How long such a peer may take nothing."""
+
+MOST_ANSWERS_WAITING = 100_000
+"""A peer that asks so much faster than it reads is forgotten even so: its answers would fill the memory."""
+
+MOST_REASON_CHARACTERS = 2000
+"""A refusal's reason is cut there: a chat template may put whole messages into it."""
 
 _log = logging.getLogger("stepahead.frontend")
 
@@ -77,13 +86,13 @@ class FrontendCore:
             case Cancel() if message.request in peer.requests:
                 self._end(peer.requests[message.request], Finish.ABORT, abort=True)
             case Ping():
-                self._answer(identity, peer, Pong(peer.session, 0))
+                self._answer(identity, peer, Pong(peer.session, 0), now)
             case _:
                 pass  # a Pong has done its work by being heard; a Cancel may come too late
 
     def refuse(self, identity: bytes, request: int, reason: str, now: float) -> None:
         """Refuse a request whose message broke the protocol's rules."""
-        self._refuse(identity, self._peer(identity, now), request, reason)
+        self._refuse(identity, self._peer(identity, now), request, reason, now)
 
     def client_gone(self, identity: bytes) -> None:
         """Forget a text client and end its requests."""
@@ -108,22 +117,25 @@ class FrontendCore:
                 raise TextError(f"request {ask.request} is still being served; a new request needs a new number")
             stream = self._intake.accept(identity, ask, self.served, now)
         except TextError as error:
-            self._refuse(identity, peer, ask.request, str(error))
+            self._refuse(identity, peer, ask.request, str(error), now)
             return
         self.counters["accepted"] += 1
         peer.requests[ask.request] = stream
         self._place(stream, now)
 
-    def _refuse(self, identity: bytes, peer: TextPeer, request: int, reason: str) -> None:
+    def _refuse(self, identity: bytes, peer: TextPeer, request: int, reason: str, now: float) -> None:
         self.counters["refused"] += 1
-        self._answer(identity, peer, Chunk(request, "", NO_TOKENS, Finish.REFUSED, reason, 0, 0))
+        if len(reason) > MOST_REASON_CHARACTERS:
+            reason = f"{reason[:MOST_REASON_CHARACTERS]} …"
+        self._answer(identity, peer, Chunk(request, "", NO_TOKENS, Finish.REFUSED, reason, 0, 0), now)
 
-    def _answer(self, identity: bytes, peer: TextPeer, message: Message) -> None:
-        if peer.answers_waiting >= MOST_ANSWERS_WAITING:
+    def _answer(self, identity: bytes, peer: TextPeer, message: Message, now: float) -> None:
+        reads = now - peer.took < READING_SECONDS
+        if peer.answers_waiting >= (MOST_ANSWERS_WAITING if reads else MANY_ANSWERS_WAITING):
             _log.warning("a client doesn't read its answers: forgotten, its requests ended")
             self.client_gone(identity)
             return
-        peer.answer(message)
+        peer.answer(message, now)
         self.speak_to[identity] = None
 
     # ------------------------------------------------------------ from schedulers
@@ -221,7 +233,7 @@ class FrontendCore:
             if now - peer.heard >= SILENCE_SECONDS:
                 self.client_gone(identity)
             elif peer.requests and now - peer.spoke >= HEARTBEAT_SECONDS and not peer.answers_waiting:
-                self._answer(identity, peer, Ping())  # to a peer that is gone it fails, which is how we learn of it
+                self._answer(identity, peer, Ping(), now)  # to a peer that is gone it fails: how we learn of it
         for stream, until in list(self._unplaced.items()):
             if now >= stream.deadline:
                 self._end(stream, Finish.TIMEOUT, abort=False)

@@ -18,6 +18,9 @@ from frontend.text_error import TextError
 from protocol.fields import UINT64_MAX
 from protocol.messages import MOST_STOP_TOKENS, Attached, Generate, Submit
 
+MOST_CHARACTERS_A_TOKEN = 32
+"""A text with more of them for each token of the context is refused unread: only runs of blanks could fit."""
+
 
 class Intake:
     """Makes a `Stream` of a `Generate`, or says in the user's terms why that can't be."""
@@ -35,7 +38,6 @@ class Intake:
 
     def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> Stream:
         """Return the stream of a request of `peer`, to be served as `served` describes; raises `TextError`."""
-        stops = StopStrings(ask.stop, include_stop=ask.include_stop)
         stop_token_ids = NO_TOKENS if ask.stop_token_ids is None else ask.stop_token_ids
         if len(stop_token_ids) > MOST_STOP_TOKENS:
             raise TextError(f"{len(stop_token_ids)} stop_token_ids, at most {MOST_STOP_TOKENS} are allowed")
@@ -48,6 +50,7 @@ class Intake:
                 f"the prompt has {len(prompt)} tokens: a context of {served.max_model_len} leaves no room for an answer"
             )
         _check_ids("the prompt", prompt, served.vocab_size)
+        stops = StopStrings(ask.stop, include_stop=ask.include_stop)
         room = served.max_model_len - len(prompt)
         defaults = self._defaults
         submit = Submit(
@@ -79,10 +82,12 @@ class Intake:
         else:
             assert ask.prompt is not None  # the message was checked: exactly one of the three is there
             text, add_special = ask.prompt, bool(ask.prompt)  # BOS alone is no prompt
-        if len(text) > self._text.longest_token * max_model_len:
+        most = min(self._text.longest_token, MOST_CHARACTERS_A_TOKEN) * max_model_len
+        if len(text) > most:
             # Encoding this for seconds, only to refuse it, would keep everybody else waiting.
             raise TextError(
-                f"the prompt has {len(text)} characters, more than a context of {max_model_len} tokens holds"
+                f"the prompt has {len(text)} characters, at most {most} are read for a context of "
+                f"{max_model_len} tokens"
             )
         return np.array(self._text.tokenizer.encode(text, add_special=add_special), "<u4")
 

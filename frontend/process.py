@@ -17,6 +17,7 @@ from frontend.config import FrontendConfig
 from frontend.core import FrontendCore
 from frontend.intake import Intake
 from frontend.model_text import ModelText
+from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock
 from protocol.codec import decode, request_of
 from protocol.drop_log import DropLog
@@ -37,6 +38,9 @@ from protocol.stop_signal import StopSignal
 
 MOST_MESSAGES_A_TURN = 256
 """How much is read from one socket before the others have their turn."""
+
+CLIENTS_TURN_SECONDS = 0.05
+"""How long clients are listened to at a time: reading a long prompt costs a thousand times what a token does."""
 
 FAREWELL_MILLISECONDS = 300
 """How long the last messages may take to leave when the process ends."""
@@ -110,7 +114,7 @@ class FrontendProcess:
                     self._core.hear_scheduler(index, message, now)
 
     def _hear_clients(self, now: float) -> None:
-        for _ in range(MOST_MESSAGES_A_TURN):
+        for _ in for_a_turn(MOST_MESSAGES_A_TURN, CLIENTS_TURN_SECONDS):
             received = receive_from_peer(self._router)
             if received is None:
                 break

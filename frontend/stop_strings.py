@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 from frontend.text_error import TextError, require_unicode
 
+MOST_CHARACTERS = 2**14
+"""All stop strings of a stream together: their tables are built, and walked, one character at a time."""
+
 
 class StopStrings:
     """Watches one stream. How its text is cut into pieces changes nothing.
@@ -16,10 +19,13 @@ class StopStrings:
     """
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
-        """Watch for `stops`, possibly none; one that is empty or not valid text raises `TextError`.
+        """Watch for `stops`, possibly none; `TextError` if one is empty or no valid text, or if they are too long.
 
         With `include_stop` the stop string is delivered as the end of the text instead of being dropped.
         """
+        length = sum(map(len, stops))
+        if length > MOST_CHARACTERS:
+            raise TextError(f"the stop strings have {length} characters, at most {MOST_CHARACTERS} are allowed")
         for stop in stops:
             if not stop:
                 raise TextError("a stop string is empty")

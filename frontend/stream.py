@@ -95,7 +95,7 @@ class Stream:
             tail = self._detokenizer.push((self._end_token,))
         safe, stopped = self._stops.push(tail + self._detokenizer.finish())
         self._text += (safe, self._stops.finish())
-        if stopped and not error:
+        if stopped and finish is Finish.LENGTH:  # other ends were not the model's own, and stay what they are
             self.finish = Finish.STOP
 
     def chunk(self) -> Chunk | None:

@@ -21,6 +21,7 @@ class TextPeer:
         self.heard = now
         self.spoke = now
         self.requests: dict[int, Stream] = {}
+        self.took = now  # since when it has taken nothing, if something waits for it
         self._answers: deque[Message] = deque()  # to its pings and its mistakes
         self._news: dict[int, Stream] = {}  # which requests have something new; a dict for its order
 
@@ -29,8 +30,10 @@ class TextPeer:
         """How many answers it has not taken."""
         return len(self._answers)
 
-    def answer(self, message: Message) -> None:
+    def answer(self, message: Message, now: float) -> None:
         """Let a message wait that is no text."""
+        if not self._answers:
+            self.took = now
         self._answers.append(message)
 
     def has_news(self, stream: Stream) -> None:
@@ -51,7 +54,7 @@ class TextPeer:
 
     def sent(self, message: Message, now: float) -> None:
         """Note that what `peek` returned is on its way."""
-        self.spoke = now
+        self.spoke = self.took = now
         if self._answers:
             self._answers.popleft()
             return

@@ -15,6 +15,7 @@ import zmq
 
 from checkpoint import CheckpointError
 from gpu_worker.config import EngineConfig, WorkerConfig
+from protocol.descriptors import allow_many_descriptors
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
 from protocol.options import parse_options
@@ -24,6 +25,7 @@ from protocol.stop_signal import StopSignal
 
 def main() -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
+    allow_many_descriptors()
     logging.basicConfig(format="worker: %(message)s", level=logging.INFO)
     config, engine_config = parse_options(
         "python -m gpu_worker",

@@ -8,6 +8,16 @@ from typing import Literal
 
 from protocol.options import lifeline_option, option
 
+_MOST = {
+    "max_num_seqs": 2**16,
+    "max_model_len": 2**27,
+    "block_size": 2**12,
+    "max_batch_tokens": 2**22,
+    "kv_cache_blocks": 2**31 - 2,
+    "threads": 2**10,
+}
+"""Beyond these nothing real is meant, and arrays sized by them would fail in stranger words."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -38,10 +48,12 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be meant."""
-        for name in ("max_num_seqs", "block_size", "max_batch_tokens", "kv_cache_blocks", "threads"):
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"--{name.replace('_', '-')} must be from 1 to {most}, got {value}")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"--seed must fit into 64 bits, got {self.seed}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ValueError(f"--max-model-len must be at least 2, one token in and one out, got {self.max_model_len}")
         if self.max_batch_tokens < self.max_num_seqs:

@@ -48,7 +48,7 @@ def load_weights(
     if load_format not in LOAD_FORMATS:
         raise CheckpointError(f"load format {load_format} is unknown; known are {', '.join(LOAD_FORMATS)}")
     if load_format == "dummy":
-        weights = empty_weights(config, dtype, device)
+        weights = _allocated(config, dtype, device, path)
         _randomise(destinations(weights, config), seed)
         return weights
     if path.is_dir():
@@ -79,8 +79,17 @@ def _matched(
     for name in found:
         if name not in expected and not _may_be_ignored(name, config):
             raise CheckpointError(f"{path}: tensor {name} is not part of {config.architecture}")
-    weights = empty_weights(config, dtype, device)
+    weights = _allocated(config, dtype, device, path)
     return weights, destinations(weights, config)
+
+
+def _allocated(config: ModelConfig, dtype: torch.dtype, device: torch.device, path: Path) -> ModelWeights:
+    try:
+        return empty_weights(config, dtype, device)
+    except RuntimeError as error:  # on a GPU its subclass OutOfMemoryError
+        views = destinations(empty_weights(config, dtype, torch.device("meta")), config)
+        size = sum(view.nbytes for view in views.values()) / 1e9
+        raise CheckpointError(f"{path}: its {size:,.1f} GB of parameters do not fit into memory: {error}") from error
 
 
 def _may_be_ignored(name: str, config: ModelConfig) -> bool:

@@ -28,6 +28,9 @@ from protocol.stop_signal import StopSignal
 EVENT_POLL_SECONDS = 20e-6
 """How often events are asked while something is in flight, on a device that can't wake the poll."""
 
+INTAKE_PER_TURN = 64
+"""Messages taken before finished batches are looked after: a flood must not hold up answers."""
+
 _log = logging.getLogger("stepahead.worker")
 
 
@@ -57,7 +60,10 @@ class WorkerProcess:
         while not self._stop.is_set:
             self._wait()
             now = self._clock.turn()
-            while (received := receive_from_peer(self._router)) is not None:
+            for _ in range(INTAKE_PER_TURN):
+                received = receive_from_peer(self._router)
+                if received is None:
+                    break
                 self._hear(received, now)
             self._answer()
             self._hand_over(now)

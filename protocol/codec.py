@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
+from io import BytesIO
 from typing import Any, get_args, get_type_hints
 
 import msgpack
 
 from protocol.errors import ProtocolError
-from protocol.fields import UINT64_MAX, Kind
+from protocol.fields import UINT64_MAX, Document, Kind, Many, Maybe
 from protocol.messages import Generate, Message
 
 MAX_FRAME_BYTES = 64 * 2**20
@@ -27,6 +28,7 @@ class _Layout:
     make: Callable[..., Message]
     kinds: tuple[tuple[str, Kind], ...]
     optional: frozenset[str]
+    unfolding: tuple[str, ...]  # the fields with lists and maps in them, which have to be counted
     check: Callable[[Any], None] | None
 
 
@@ -34,14 +36,19 @@ def _layout(message_type: type[Message]) -> _Layout:
     hints = get_type_hints(message_type, include_extras=True)
     kinds = tuple((name, hint.__metadata__[0]) for name, hint in hints.items())
     optional = frozenset(field.name for field in fields(message_type) if field.default is not MISSING)
-    return _Layout(message_type, kinds, optional, getattr(message_type, "check", None))
+    unfolding = tuple(name for name, kind in kinds if _unfolds(kind))
+    return _Layout(message_type, kinds, optional, unfolding, getattr(message_type, "check", None))
+
+
+def _unfolds(kind: Kind) -> bool:
+    return _unfolds(kind.kind) if isinstance(kind, Maybe) else isinstance(kind, Many | Document)
 
 
 _LAYOUTS = {message_type.__name__: _layout(message_type) for message_type in get_args(Message)}
 
 
 class _Items:
-    """Counts what a frame unfolds into, while it does."""
+    """Counts what a frame unfolds into while it does, or would before it is made."""
 
     __slots__ = ("_left",)
 
@@ -59,6 +66,19 @@ class _Items:
             raise ProtocolError("a map names a key twice")
         return whole
 
+    def of_message(self, layout: _Layout, message: Message) -> None:
+        """Count as `of_list` and `of_map` will. What contains itself is endless here, and so refused too."""
+        self._take(1 + len(layout.kinds) + 1)  # `type` is the last
+        left = [getattr(message, field) for field in layout.unfolding]
+        while left:
+            value = left.pop()
+            if isinstance(value, dict):
+                self._take(1 + len(value))
+                left += value.values()
+            elif isinstance(value, list | tuple):
+                self._take(1 + len(value))
+                left += value
+
     def _take(self, entries: int) -> None:
         self._left -= entries
         if self._left < 0:
@@ -73,6 +93,8 @@ def encode(message: Message) -> bytes:
     name = type(message).__name__
     layout = _LAYOUTS[name]
     wire: dict[str, Any] = {"type": name}
+    if layout.unfolding:
+        _Items().of_message(layout, message)
     try:
         for field, kind in layout.kinds:
             wire[field] = kind.pack(getattr(message, field))
@@ -98,7 +120,14 @@ def decode(frame: bytes, *expected: type[Message]) -> Message:
     if len(frame) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES} are allowed")
     try:
-        wire = _unpack(frame, "strict")
+        items = _Items()
+        wire = msgpack.unpackb(
+            frame,
+            max_array_len=MAX_FRAME_ITEMS,
+            max_map_len=MAX_FRAME_ITEMS,
+            list_hook=items.of_list,
+            object_pairs_hook=items.of_map,
+        )
     except UnicodeDecodeError:
         raise ProtocolError("a text is not valid UTF-8; half of a surrogate pair, perhaps") from None
     except Exception as error:  # msgpack raises ValueError and its own exceptions
@@ -120,7 +149,7 @@ def decode(frame: bytes, *expected: type[Message]) -> Message:
                 raise ProtocolError(f"{name}.{field}: {error}") from None
         elif field not in layout.optional:
             raise ProtocolError(f"{name} lacks {field!r}")
-    if not wire.keys() <= values.keys():
+    if len(values) != len(wire):
         unknown = sorted(map(repr, wire.keys() - values.keys()))
         raise ProtocolError(f"{name} has unknown fields {', '.join(unknown):.200}")
     message = layout.make(**values)
@@ -129,23 +158,23 @@ def decode(frame: bytes, *expected: type[Message]) -> Message:
     return message
 
 
-def _unpack(frame: bytes, unicode_errors: str) -> Any:
-    items = _Items()
-    return msgpack.unpackb(
-        frame,
-        max_array_len=MAX_FRAME_ITEMS,
-        max_map_len=MAX_FRAME_ITEMS,
-        list_hook=items.of_list,
-        object_pairs_hook=items.of_map,
-        unicode_errors=unicode_errors,
-    )
-
-
 def request_of(frame: bytes) -> int | None:
-    """Return the request's id in a `Generate` that `decode` refuses, so that its sender can be told; None without."""
+    """Return the request's id in a `Generate` that `decode` refuses, so that its sender can be told; None without.
+
+    Only these two fields are unfolded, and nothing is read behind them: whatever else is wrong does not matter.
+    """
+    reader = msgpack.Unpacker(BytesIO(frame), read_size=2**14, max_array_len=0, max_map_len=0, unicode_errors="replace")
+    found: dict[str, Any] = {}
     try:
-        wire = _unpack(frame, "replace")
-        name, request = wire["type"], wire["request"]
-    except Exception:  # whatever it is, it has no request
-        return None
+        for _ in range(min(reader.read_map_header(), 1 + len(_LAYOUTS[Generate.__name__].kinds))):
+            key = reader.unpack()
+            if key == "type" or key == "request":
+                found[key] = reader.unpack()
+                if len(found) == 2:
+                    break
+            else:
+                reader.skip()
+    except Exception:  # msgpack's many: whatever it is, what it has no request in front of that has none
+        pass
+    name, request = found.get("type"), found.get("request")
     return request if name == Generate.__name__ and type(request) is int and 0 <= request <= UINT64_MAX else None

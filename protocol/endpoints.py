@@ -34,7 +34,7 @@ def parse(address: str) -> tuple[str, int] | Path:
     Raises `ProtocolError` for any other form, a host that is not a loopback address, a path too long for a socket.
     """
     scheme, _, rest = address.partition("://")
-    if scheme == "ipc" and rest and not rest.startswith("@") and "\0" not in rest:
+    if scheme == "ipc" and rest and rest[0] not in "@*" and "\0" not in rest:
         try:
             length = len(rest.encode())
         except UnicodeEncodeError:  # bytes of a file name that are no UTF-8: ZeroMQ takes text only

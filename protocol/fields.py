@@ -6,7 +6,7 @@ foreign bytes become values, so it is strict: the exact type, the declared range
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
 from typing import Any, Protocol
@@ -145,12 +145,22 @@ class Maybe:
 
 @dataclass(frozen=True, slots=True)
 class Document(_Checked):
-    """A map with text keys whose values the receiver checks itself (a chat message, say)."""
+    """A map whose keys are text, as are those of all maps in it. The receiver checks the rest (a chat message, say)."""
 
     def unpack(self, wire: Any) -> dict[str, Any]:
-        """Return the map."""
-        if type(wire) is not dict or not all(type(key) is str for key in wire):
-            raise ProtocolError("expected a map with text keys")
+        """Return the map. It must be finite: the codec bounds what it unfolds into before."""
+        if type(wire) is not dict:
+            raise ProtocolError(f"expected a map with text keys, got {type(wire).__name__}")
+        left: list[Any] = [wire]
+        while left:
+            value = left.pop()
+            if isinstance(value, dict):
+                for key in value:
+                    if type(key) is not str:
+                        raise ProtocolError(f"expected a map with text keys, one has the key {key!r:.60}")
+                left += value.values()
+            elif isinstance(value, list | tuple):
+                left += value
         return wire
 
 
@@ -166,13 +176,18 @@ class Column:
     dtype: str
     low: float | None = None
     high: float | None = None
+    _dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)  # NumPy takes its time to read a name
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_dtype", np.dtype(self.dtype))
 
     def pack(self, value: Any) -> bytes:
         """Return the bytes; raises `ProtocolError` for another dtype or shape."""
-        if not isinstance(value, np.ndarray) or value.dtype != self.dtype or value.ndim != 1:
+        if not isinstance(value, np.ndarray) or value.dtype != self._dtype or value.ndim != 1:
             found = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
             raise ProtocolError(f"expected a one-dimensional {self.dtype} array, got {found}")
-        self._check_range(value)
+        if self.low is not None or self.high is not None:
+            self._check_range(value)
         return value.tobytes()
 
     def unpack(self, wire: Any) -> NDArray[Any]:
@@ -180,14 +195,15 @@ class Column:
         if type(wire) is not bytes:
             raise ProtocolError(f"expected the bytes of a column, got {type(wire).__name__}")
         try:
-            column = np.frombuffer(wire, self.dtype)
+            column = np.frombuffer(wire, self._dtype)
         except ValueError:
             raise ProtocolError(f"{len(wire)} bytes are no whole number of {self.dtype}") from None
-        self._check_range(column)
+        if self.low is not None or self.high is not None:
+            self._check_range(column)
         return column
 
     def _check_range(self, column: NDArray[Any]) -> None:
-        if (self.low is None and self.high is None) or not len(column):
+        if not len(column):
             return
         # NaN comes out of both reductions, and fails every comparison.
         if self.low is not None and not (least := np.minimum.reduce(column)) >= self.low:

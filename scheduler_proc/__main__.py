@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from protocol.descriptors import allow_many_descriptors
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
 from protocol.options import parse_options
@@ -15,6 +16,7 @@ from scheduler_proc.process import SchedulerProcess, StartError
 
 def main() -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
+    allow_many_descriptors()
     logging.basicConfig(format="scheduler: %(message)s", level=logging.INFO)
     config, scheduling = parse_options(
         "python -m scheduler_proc",

@@ -116,6 +116,10 @@ class Clients:
         late = [peer for peer, client in self._clients.items() if now - client.heard > SILENCE_SECONDS]
         return [self.forget(peer) for peer in late]
 
+    def forget_number(self, number: int) -> None:
+        """Forget a client by its number."""
+        self.forget(self._peers[number])
+
     def forget(self, peer: bytes) -> int:
         """Forget a client; return its number, whose requests are to be dropped."""
         number = self._clients.pop(peer).number

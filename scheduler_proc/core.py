@@ -34,6 +34,9 @@ MAX_STRIKES = 3
 MAX_DEATHS = 2
 """A request that was on board when so many workers died gets an error, before it takes the next one along."""
 
+FORGIVEN_AFTER = 256
+"""A worker's death counts no more for a request that has gained so many tokens since."""
+
 
 class Scheduler:
     """Decides for one worker who runs, in which blocks, and what comes next.
@@ -255,7 +258,10 @@ class Scheduler:
         With `died`, they are noted as having been on board of a worker that died.
         """
         for request in self._running.requests():
-            request.deaths += died
+            if died:
+                length = int(self._running.slots.settled_len[request.slot])
+                request.deaths = request.deaths + 1 if length - request.died_at < FORGIVEN_AFTER else 1
+                request.died_at = length
             if request.deaths >= MAX_DEATHS:
                 self._end(request, Finish.ERROR, now, f"{request.deaths} workers died while they computed it")
             else:
@@ -320,6 +326,10 @@ class Scheduler:
         return deltas_of(
             self._session, pieces, slots.request_id[rows], offset.view(np.uint32), count.view(np.uint32), token
         )
+
+    def pieces(self, client: int) -> int:
+        """How many ended requests a client has not been told of."""
+        return self._outbox.count(client)
 
     # ------------------------------------------------------------------ state
 

@@ -91,6 +91,10 @@ class Fleet:
         """Return what the clients have not been told, as (client, message), but nothing for those in `withhold`."""
         return [deltas for scheduler in self._schedulers.values() for deltas in scheduler.take_deltas(withhold)]
 
+    def pieces(self, client: int) -> int:
+        """How many ended requests a client has not been told of."""
+        return sum(scheduler.pieces(client) for scheduler in self._schedulers.values())
+
     # ------------------------------------------------------------------ state
 
     @property

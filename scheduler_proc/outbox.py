@@ -59,6 +59,10 @@ class Outbox:
         timing = (NEVER, NEVER, NEVER, 0.0)
         self._pieces[client].append(Piece(request, 0, _NO_TOKENS, Finish.REFUSED, error, timing))
 
+    def count(self, client: int) -> int:
+        """How many pieces wait for a client."""
+        return len(self._pieces.get(client, ()))
+
     def forget(self, client: int) -> None:
         """Drop what a vanished client will never read."""
         self._pieces.pop(client, None)

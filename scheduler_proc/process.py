@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from math import inf
+import time
 
 import zmq
 
@@ -25,6 +25,12 @@ from scheduler_proc.worker_link import WorkerLink
 
 INTAKE_PER_TURN = 64
 """Client messages taken in one turn while workers compute: intake must not hold up the next plan."""
+
+IDLE_INTAKE_SECONDS = 0.02
+"""How long an idle scheduler takes in what has come before it plans: what arrived together starts together."""
+
+MOST_PIECES_WAITING = 100_000
+"""A client that reads nothing while so many of its requests end is forgotten."""
 
 COLLECT_SECONDS = 30.0
 """How often an idle scheduler collects garbage."""
@@ -136,14 +142,16 @@ class SchedulerProcess:
     # ------------------------------------------------------------------ clients
 
     def _hear_clients(self, now: float) -> None:
-        # An idle system takes in all that has come before it plans: what arrived together starts together.
-        budget = INTAKE_PER_TURN if self._fleet.busy else inf
-        while budget > 0 and (received := receive_from_peer(self._router)) is not None:
-            budget -= 1
+        until = time.monotonic() + IDLE_INTAKE_SECONDS
+        taken = 0
+        while (received := receive_from_peer(self._router)) is not None:
             try:
                 self._hear_client(received, now)
             except ProtocolError as error:
                 self._dropped.add(error)
+            taken += 1
+            if taken >= INTAKE_PER_TURN and (self._fleet.busy or time.monotonic() > until):
+                break
 
     def _hear_client(self, received: Received, now: float) -> None:
         peer = received.peer
@@ -170,6 +178,11 @@ class SchedulerProcess:
             for number, message in deltas:
                 if self._clients.deliver(number, message) is not None:
                     gone.append(number)
+        for number in self._clients.stalled:
+            if self._fleet.pieces(number) > MOST_PIECES_WAITING:
+                _log.warning("a client reads nothing of what it asked for: forgotten, its requests ended")
+                self._clients.forget_number(number)
+                gone.append(number)
         for number in gone:
             self._fleet.drop_client(number, now)
 

@@ -31,7 +31,8 @@ class Request:
     slot: int = -1  # -1 while it waits
     resumed: bool = False  # it has lost a slot before its end
     strikes: int = 0  # steps that failed with it on board since it last got a token
-    deaths: int = 0  # workers that died with it on board
+    deaths: int = 0  # workers that died with it on board, not long after each other
+    died_at: int = 0  # its length at the last of these
     finish: Finish = Finish.RUNNING
     first_planned: float = NEVER
     first_token: float = NEVER

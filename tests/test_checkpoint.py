@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import struct
 import subprocess
 import sys
 import zipfile
@@ -12,8 +14,19 @@ from typing import Any
 import gguf
 import pytest
 
-from checkpoint import CheckpointError, GGUFFile, RopeScaling, default_model, load_config, locate, read_index
+from checkpoint import (
+    CheckpointError,
+    GGUFFile,
+    RopeScaling,
+    check_tokenizer,
+    default_model,
+    load_config,
+    locate,
+    read_index,
+)
 from checkpoint.__main__ import main
+from checkpoint.gguf_tokenizer import build_tokenizer
+from checkpoint.sampling import SamplingDefaults, sampling_defaults
 from tests.tiny_gguf import write_gguf
 from tests.tiny_models import change_json, save, tiny_model
 
@@ -101,6 +114,20 @@ def test_rope_is_read_in_every_spelling(
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer type sliding_attention"),
+        ({"layer_types": [["x"], 5]}, "layer type ['x']"),
+        ({"layer_types": 5}, "layer_types must be a list"),
+        ({"architectures": [["x"]]}, "architecture ['x'] is not supported"),
+        ({"architectures": ["two\nlines \ud800"]}, "architecture two lines \\ud800"),
+        ({"num_hidden_layers": 2**31}, "num_hidden_layers must be at most 10000, not 2147483648"),
+        ({"vocab_size": 2**63}, "vocab_size must be at most 16777216, not 9223372036854775808"),
+        ({"hidden_size": 2**24 + 1}, "hidden_size must be at most"),
+        ({"intermediate_size": 2**70}, "intermediate_size must be at most"),
+        ({"num_attention_heads": 2**20, "num_key_value_heads": 1, "head_dim": 2**20}, "1048576 heads of 1048576"),
+        ({"num_attention_heads": 128, "num_key_value_heads": 2, "head_dim": None}, "head_dim must be a positive"),
+        ({"num_attention_heads": 5}, "5 attention heads are no multiple of 2 key-value heads"),
+        ({"head_dim": 15}, "a head of 15 dimensions is odd"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps must be a positive number"),
+        ({"eos_token_id": 2**70}, "eos_token_id must be token ids"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window 4096"),
         ({"architectures": ["MistralForCausalLM"]}, "sliding_window 4096"),
         (
@@ -108,13 +135,14 @@ def test_rope_is_read_in_every_spelling(
             "sliding_window 99",
         ),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_what_would_be_computed_wrongly_is_refused_by_name(changes: dict[str, Any], named: str, folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         locate(str(changed(folder, **changes)))
     assert named in str(caught.value)
     assert str(folder) in str(caught.value)
+    assert str(caught.value).isprintable(), "it is one line"
 
 
 def test_a_window_that_is_switched_off_is_no_window(folder: Path) -> None:
@@ -122,7 +150,7 @@ def test_a_window_that_is_switched_off_is_no_window(folder: Path) -> None:
     load_config(changed(folder, use_sliding_window=None))
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "null", ""])
+@pytest.mark.parametrize("content", ["{", "[]", "null", "", '{"a":' * 100_000], ids=lambda text: text[:10])
 def test_a_config_that_is_no_json_object_is_refused(content: str, folder: Path) -> None:
     (folder / "config.json").write_text(content)
     with pytest.raises(CheckpointError, match="config.json"):
@@ -141,6 +169,10 @@ def test_end_tokens_are_the_union_of_all_sources(folder: Path) -> None:
     change_json(folder / "tokenizer_config.json", added_tokens_decoder=None, eos_token="<|stop|>")
     change_json(folder / "tokenizer.json", added_tokens=[{"id": 20, "content": "<|stop|>"}])
     assert load_config(folder).eos_token_ids == (2, 7, 9, 20)
+    for damaged in ([{"id": "x", "content": "<|stop|>"}], [{"content": "<|stop|>"}], 5):
+        change_json(folder / "tokenizer.json", added_tokens=damaged)
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json: "):
+            load_config(folder)
     changed(folder, eos_token_id=None)
     (folder / "generation_config.json").unlink()
     (folder / "tokenizer_config.json").unlink()
@@ -180,6 +212,12 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, folder: Path) -> 
     assert locate(str(folder), need_weights=False) == folder
 
 
+def header(entries: dict[str, Any]) -> bytes:
+    """Return a safetensors file that is only a header."""
+    text = json.dumps(entries).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
 def test_a_damaged_shard_is_found_without_loading(folder: Path) -> None:
     path = folder / "model.safetensors"
     whole = path.read_bytes()
@@ -191,10 +229,48 @@ def test_a_damaged_shard_is_found_without_loading(folder: Path) -> None:
         b"x" * 50,
         b"\xff" * 50,
         len(whole).to_bytes(8, "little") + whole[8:],
+        header({"x": {"dtype": "I8", "shape": [1], "data_offsets": ["a", "b"]}}),
+        header({"x": {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]}}),
+        (500_000).to_bytes(8, "little") + b'{"a":' * 100_000,
     ):
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match="model.safetensors"):
             locate(str(folder))
+
+
+def test_a_model_without_a_tokenizer_is_told_by_a_look(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has no tokenizer.json"):
+        check_tokenizer(locate(str(folder)))
+    (folder / "tokenizer.json").write_text("{}")
+    check_tokenizer(locate(str(folder)))
+    write_gguf(tiny_model("grouped queries"), tmp_path / "tiny.gguf", "llama")
+    with pytest.raises(CheckpointError, match=r"tiny\.gguf: has no tokenizer\.ggml\.tokens"):
+        check_tokenizer(tmp_path / "tiny.gguf")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tokens": 5},
+        {"tokens": [1, 2]},
+        {"token_type": "x"},
+        {"token_type": ["1", "1"]},
+        {"merges": 7},
+        {"merges": [None]},
+        {"pre": ["gpt-2"]},
+    ],
+    ids=str,
+)
+def test_a_damaged_gguf_tokenizer_is_refused_by_name(damage: dict[str, Any]) -> None:
+    whole = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b"], "token_type": [1, 1], "merges": []}
+    build_tokenizer({f"tokenizer.ggml.{key}": value for key, value in whole.items()})
+    with pytest.raises(CheckpointError, match=rf"tokenizer\.ggml\.{next(iter(damage))} is "):
+        build_tokenizer({f"tokenizer.ggml.{key}": value for key, value in (whole | damage).items()})
+
+
+def test_sampling_defaults_that_make_no_sense_are_passed_over(folder: Path) -> None:
+    change_json(folder / "generation_config.json", temperature=10**400, top_k=-1, top_p="x", min_p=True)
+    assert sampling_defaults(folder) == SamplingDefaults()
 
 
 def test_the_default_model_is_asked_for_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,9 +325,33 @@ def test_a_gguf_cut_anywhere_is_refused(gguf_path: Path) -> None:
             locate(str(gguf_path))
 
 
+@pytest.mark.parametrize("length", [2**31, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_gguf_string_of_an_absurd_length_is_refused(length: int, gguf_path: Path) -> None:
+    content = bytearray(gguf_path.read_bytes())
+    whole = bytes(content)
+    for at in (24, whole.index(b"tokenizer.ggml.tokens") + 21 + 4 + 4 + 8):  # the first key's, and the first token's
+        content[:] = whole
+        content[at : at + 8] = length.to_bytes(8, "little")
+        gguf_path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="ends too early"):
+            locate(str(gguf_path))
+
+
+def test_a_gguf_of_lists_in_lists_is_refused(gguf_path: Path) -> None:
+    nested = struct.pack("<IQ", 9, 1) * 10_000
+    start = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 9)
+    gguf_path.write_bytes(start + nested)
+    with pytest.raises(CheckpointError, match="lists inside of lists"):
+        locate(str(gguf_path))
+
+
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
+        ({"llama.block_count": 2**31}, "block_count must be at most 10000"),
+        ({"llama.embedding_length": 2**31}, "embedding_length must be at most"),
+        ({"llama.attention.head_count_kv": 3}, "4 attention heads are no multiple of 3"),
+        ({"split.count": "many"}, "split over several files"),
         ({"llama.expert_count": 8}, "mixture of experts"),
         ({"llama.rope.scaling.type": "yarn"}, "rope type yarn"),
         ({"llama.attention.sliding_window": 512}, "sliding_window 512"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -133,6 +134,20 @@ def test_what_no_message_can_carry_is_refused_and_the_client_goes_on(
         assert it.generate("ok", seed=2**63 - 1).text == "ok"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [{"meta": {1: 2}}, {"meta": [{b"x": 1}]}, {"content": [{"type": "text", "text": "a"}] * 100_000}],
+    ids=lambda it: repr(it)[:20],
+)
+def test_a_chat_that_no_server_could_read_is_refused_and_not_waited_for(
+    server: StubFrontend, message: dict[str, object]
+) -> None:
+    with Client(server.address) as it:
+        with pytest.raises(RequestRefusedError, match="text keys|entries"):
+            it.chat([{"role": "user", "content": "hi"} | message], timeout=1.0)
+        assert it.generate("ok").text == "ok"
+
+
 def test_a_setting_that_does_not_exist_is_an_error(server: StubFrontend) -> None:
     with Client(server.address) as it, pytest.raises(TypeError, match="colour"):
         it.generate("a", colour="blue")  # type: ignore[call-arg]
@@ -250,6 +265,40 @@ async def test_a_cancelled_task_aborts_its_request(address: str) -> None:
             assert await asyncio.to_thread(server.take, Cancel) == Cancel(1)
 
 
+async def test_a_task_that_is_cancelled_before_it_has_begun_to_wait_ends(address: str) -> None:
+    with StubFrontend(address, lambda ask: echo(ask) if ask.prompt == "a" else endless(ask)):
+        async with AsyncClient(address) as it:
+            await it.generate("a")  # there is a connection, and the server has answered
+            task = asyncio.create_task(it.generate("never"))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task], timeout=2)
+            assert task.cancelled()
+
+
+async def test_closing_an_async_client_ends_a_call_that_is_just_about_to_be_sent(address: str) -> None:
+    with StubFrontend(address):
+        for turns in range(8):
+            it = AsyncClient(address)
+            task = asyncio.create_task(it.generate("a"))
+            while it._connection is None or not it._connection._session.done():
+                await asyncio.sleep(0)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await it.aclose()
+            with contextlib.suppress(ServerLostError):
+                assert (await asyncio.wait_for(task, 5)).text == "a"
+
+
+def test_an_async_client_says_that_it_belongs_to_another_loop(server: StubFrontend) -> None:
+    it = AsyncClient(server.address)
+    with asyncio.Runner() as own:
+        own.run(it.generate("a"))
+        with asyncio.Runner() as other, pytest.raises(RuntimeError, match="another event loop"):
+            other.run(it.generate("a"))
+        own.run(it.aclose())
+
+
 def test_ctrl_c_in_a_blocking_call_aborts_its_request(address: str) -> None:
     with StubFrontend(address, endless) as server, Client(address) as it:
 
@@ -294,6 +343,59 @@ def test_closing_the_client_ends_what_is_under_way(address: str) -> None:
         it.close()
         with pytest.raises(RuntimeError, match="closed"):
             it.generate("a")
+
+
+def test_no_thread_hangs_when_another_one_closes_the_client(server: StubFrontend) -> None:
+    """The closing meets calls in every state: not handed in yet, connecting, waiting, just answered."""
+    for trial in range(20):
+        it = Client(server.address)
+        ends: list[str] = []
+
+        def use(kind: int, it: Client = it, ends: list[str] = ends) -> None:
+            try:
+                while True:
+                    if kind == 0:
+                        it.generate("a")
+                    elif kind == 1:
+                        it.generate_batch(["a"] * 5)
+                    elif kind == 2:
+                        list(it.stream("ab"))
+                    else:
+                        with it.stream("ab") as stream:
+                            next(stream)
+            except (ServerLostError, RuntimeError) as error:
+                ends.append(str(error))
+
+        threads = [threading.Thread(target=use, args=(i % 4,), daemon=True) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.003 * trial)
+        it.close()
+        for thread in threads:
+            thread.join(5)
+        assert len(ends) == len(threads), "a thread hangs, or died of something else"
+        assert set(ends) <= {"the client is closed", "the client was closed"}
+
+
+def test_closing_a_stream_after_its_client_does_nothing(address: str) -> None:
+    with StubFrontend(address, endless):
+        it = Client(address)
+        with it.stream("a") as begun, it.stream("a") as unused:
+            next(begun)
+            it.close()
+        begun.close()
+        unused.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            next(begun)
+
+
+def test_a_client_may_be_dropped_by_the_collector_on_its_own_thread(server: StubFrontend) -> None:
+    it = Client(server.address)
+    it.generate("a")
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "stepahead client"]
+    it._thread._loop.call_soon_threadsafe(it._close)
+    thread.join(5)
+    assert not thread.is_alive()
 
 
 def test_a_client_that_is_dropped_ends_its_thread(server: StubFrontend) -> None:
@@ -400,6 +502,39 @@ def test_the_command_says_in_one_line_what_was_refused(server: StubFrontend) -> 
     done = run("hello", "--address", server.address, "--max-tokens", "0")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "max_tokens" in done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_the_command_says_in_one_line_that_its_answer_could_not_be_written(address: str) -> None:
+    command = [sys.executable, "-m", "client", "hello", "--address", address]
+    with StubFrontend(address, say_hello), open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=20, check=False
+        )
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "No space left" in done.stderr
+
+
+@pytest.mark.processes
+def test_the_command_is_quiet_when_nobody_reads_its_answer_any_more(address: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "client", "hello", "--address", address]
+    with StubFrontend(address, say_hello):
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=20, check=False
+        )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.processes
+def test_the_command_replaces_what_its_output_can_not_show(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    with StubFrontend(address, lambda ask: [chunk(ask.request, "caf\u00e9", [1], Finish.STOP)]):
+        done = run("hello", "--address", address)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "caf?\n", "")
 
 
 @pytest.mark.processes

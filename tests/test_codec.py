@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import fields, replace
 from math import inf, nan
 from typing import Any, get_args, get_type_hints
@@ -354,6 +355,10 @@ def test_a_wrong_value_is_refused_before_it_is_sent(field: str, wrong: Any) -> N
         encode(submit(**{field: wrong}))
 
 
+ENDLESS: dict[str, Any] = {}
+ENDLESS["again"] = [ENDLESS]
+
+
 @pytest.mark.parametrize(
     ("wrong", "where"),
     [
@@ -361,6 +366,10 @@ def test_a_wrong_value_is_refused_before_it_is_sent(field: str, wrong: Any) -> N
         ({"prompt": "x", "token_ids": np.zeros(1, "<u4")}, "exactly one"),
         ({}, "exactly one"),
         ({"messages": ({1: "x"},)}, "text keys"),
+        ({"messages": ({"x": {1: 2}},)}, "text keys, one has the key 1"),
+        ({"messages": ({"x": [{"y": ({b"z": 2},)}]},)}, "text keys, one has the key b'z'"),
+        ({"messages": ({"x": [{"type": "text", "text": "a"}] * 100_000},)}, "more than 262144 entries"),
+        ({"messages": (ENDLESS,)}, "more than 262144 entries"),
         ({"messages": ({"x": 2**64},)}, "can't be carried"),
         ({"messages": ({"x": object()},)}, "can't be carried"),
         ({"messages": "abc"}, "expected a tuple"),
@@ -382,6 +391,7 @@ def test_a_wrong_request_for_text_is_refused_before_it_is_sent(wrong: dict[str, 
     [
         *(("stop", ["s"] * 65), ("stop", ["s" * (2**14 + 1)]), ("stop", "abc"), ("stop", None), ("stop", [1])),
         *(("messages", [{}] * (2**12 + 1)), ("messages", {}), ("messages", [[]])),
+        ("messages", [{"x": [{b"y": 1}]}]),
         *(("seed", 2**63), ("max_tokens", 0)),
     ],
     ids=lambda value: repr(value)[:20],
@@ -389,6 +399,19 @@ def test_a_wrong_request_for_text_is_refused_before_it_is_sent(wrong: dict[str, 
 def test_a_wrong_request_for_text_is_refused_when_it_comes(field: str, wrong: Any) -> None:
     with pytest.raises(ProtocolError, match=f"^Generate.{field}: "):
         decode_wire(**{"type": "Generate", "request": 1, "prompt": "x", field: wrong})
+
+
+@pytest.mark.parametrize(("part", "entries"), [(0, 1), ([], 2), ([0, 0], 4), ({"a": 0}, 3)], ids=repr)
+def test_a_request_that_is_sent_can_be_read_up_to_the_last_entry(part: Any, entries: int) -> None:
+    around = (1 + len(fields(Generate)) + 1) + 1 + (1 + 1) + (1 + 1) + 1  # message, stop, messages, the one, content
+    room = MAX_FRAME_ITEMS - around
+    content = [part] * (room // entries - 1)
+    content += [0] * (room - entries * len(content))
+    ask = Generate(1, messages=({"content": content},))
+    assert decode(encode(ask)) == ask
+    content.append(0)
+    with pytest.raises(ProtocolError, match="more than 262144 entries"):
+        encode(ask)
 
 
 def test_seeds_of_64_bits_are_carried() -> None:
@@ -465,6 +488,33 @@ def test_a_request_that_is_refused_can_still_be_named() -> None:
     assert request_of(msgpack.packb({"type": "Generate", "request": 5, "prompt": "x", "seed": 2**63})) == 5
     parts = b"".join(map(msgpack.packb, ("type", "Generate", "request", 6, "prompt")))
     assert request_of(b"\x83" + parts + b"\xa1\xff") == 6
+
+
+@pytest.mark.parametrize(
+    "wrong", [{1: 2}, {b"x": [{2: 3}]}, [0] * (MAX_FRAME_ITEMS + 1), [[[]] * 10] * 50_000], ids=lambda it: repr(it)[:20]
+)
+@pytest.mark.parametrize("order", [("type", "request", "messages"), ("messages", "request", "type")], ids=str)
+def test_a_request_is_named_whatever_is_wrong_beside_it(wrong: Any, order: tuple[str, ...]) -> None:
+    whole = {"type": "Generate", "request": 5, "messages": [{"role": "user", "content": wrong}]}
+    frame = msgpack.packb({name: whole[name] for name in order})
+    with pytest.raises(ProtocolError):
+        decode(frame)
+    assert request_of(frame) == 5
+
+
+def test_naming_a_request_takes_no_memory_whatever_comes() -> None:
+    many = b"\xdd" + (2**22).to_bytes(4, "big") + b"\x90" * 2**22
+    pairs = b"\xdf" + (2**22).to_bytes(4, "big") + b"\xa1x\xc0" * 2**22
+    frames = [pairs, *(b"\x83" + name + many for name in (b"", b"\xa1x", b"\xa4type", b"\xa7request"))]
+    tracemalloc.start()
+    try:
+        for frame in frames:
+            tracemalloc.reset_peak()
+            assert request_of(frame) is None
+            assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    assert request_of(bytes(MAX_FRAME_BYTES + 1)) is None
 
 
 @pytest.mark.parametrize(

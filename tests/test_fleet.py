@@ -12,6 +12,7 @@ import pytest
 from protocol.identity import new_session
 from protocol.messages import Finish, Opened, Plan, Result
 from scheduler_proc.capacity import CapacityError
+from scheduler_proc.core import FORGIVEN_AFTER
 from scheduler_proc.fleet import PATIENCE_SECONDS, Fleet
 from tests.core_loop import CLIENT, CoreLoop, Received, solo, submit
 from tests.stub_model import VOCAB, NextToken, StubModel, counting, hashed, opened
@@ -241,3 +242,17 @@ def test_whatever_happens_every_request_ends_once_with_its_own_tokens(seed: int)
         else:
             assert received.finish is Finish.LENGTH
             assert received.tokens == expected(request)
+
+
+def test_deaths_long_apart_are_forgiven() -> None:
+    loop = FleetLoop(next_token=counting, max_model_len=1200, blocks=300)
+    loop.open(0)
+    loop.ask(1, 900)
+    for _ in range(3):
+        for _ in range(FORGIVEN_AFTER + 50):
+            loop.turn()
+        loop.lose(0, died=True)
+        loop.open(0)
+    loop.run()
+    assert loop.received[1].finish is Finish.LENGTH
+    assert len(loop.tokens(1)) == 900

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.core import MOST_ANSWERS_WAITING, PATIENCE_SECONDS
+from frontend.core import (
+    MANY_ANSWERS_WAITING,
+    MOST_ANSWERS_WAITING,
+    MOST_REASON_CHARACTERS,
+    PATIENCE_SECONDS,
+    READING_SECONDS,
+)
+from frontend.intake import MOST_CHARACTERS_A_TOKEN
+from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock
 from protocol.messages import MOST_STOP_TOKENS, Abort, Attach, Cancel, Finish, Ping, Pong, Submit, Unattached
 from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS
@@ -89,6 +97,7 @@ def test_a_chat_is_rendered_by_the_template_and_a_null_content_is_nothing() -> N
         ({"token_ids": ids(*[1] * 64)}, "64 tokens"),
         ({"prompt": "a" * 65}, "65 tokens"),
         ({"prompt": "a" * 10**7}, "10000000 characters"),
+        ({"stop": ("ab" * 2**13,) * 64}, "1048576 characters"),
         ({"stop": ("a", "")}, "stop string is empty"),
         ({"stop_token_ids": ids(300)}, "token id 300"),
         ({"stop_token_ids": ids(*[1] * (MOST_STOP_TOKENS + 1))}, "stop_token_ids"),
@@ -106,6 +115,34 @@ def test_what_a_user_got_wrong_is_refused_in_words_and_reaches_no_scheduler(
     assert not it.submitted()
     it.generate(1)
     assert len(it.submitted()) == 1, "the number is free again and the next request is served"
+
+
+@pytest.mark.parametrize("kind", ["prompt", "chat"])
+def test_a_text_that_is_far_too_long_is_refused_unread_however_long_the_longest_token_is(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = word_text(*WORDS, "x" * 1000)
+    it = Driver(text, max_model_len=64)
+    monkeypatch.setattr(text.tokenizer, "encode", lambda *_, **__: pytest.fail("it was read"))
+    long = "x" * (MOST_CHARACTERS_A_TOKEN * 64 + 1)
+    it.generate(**({"prompt": long} if kind == "prompt" else {"messages": ({"role": "user", "content": long},)}))
+    (chunk,) = it.chunks()
+    assert chunk.finish == Finish.REFUSED
+    assert f"at most {MOST_CHARACTERS_A_TOKEN * 64} are read" in chunk.error
+
+
+def test_a_text_of_a_few_very_long_tokens_is_served_up_to_that_length() -> None:
+    it = Driver(word_text(*WORDS, "x" * 1000), max_model_len=64)
+    it.generate(prompt="a" * 60)
+    assert len(it.submitted()) == 1
+
+
+def test_a_refusal_does_not_give_a_long_text_back() -> None:
+    it = Driver(word_text(template="{{ raise_exception(messages[0].content) }}"))
+    it.generate(messages=({"role": "user", "content": "a" * 10**6},))
+    (chunk,) = it.chunks()
+    assert chunk.error.startswith("the model's chat template refused")
+    assert len(chunk.error) < MOST_REASON_CHARACTERS + 10
 
 
 def test_a_model_without_a_chat_template_refuses_chats_and_serves_prompts() -> None:
@@ -298,6 +335,31 @@ def test_the_bytes_of_one_character_wait_for_each_other_and_an_unfinished_one_is
         assert text_of(it.chunks()) == ("🙂" if at == 3 else "")
     it.tokens(submit, 4, smile[:2], Finish.LENGTH)
     assert text_of(it.chunks()) == "�"
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        (Finish.LENGTH, Finish.STOP),
+        (Finish.ABORT, Finish.ABORT),
+        (Finish.TIMEOUT, Finish.TIMEOUT),
+        (Finish.ERROR, Finish.ERROR),
+    ],
+)
+def test_half_a_character_that_completes_a_stop_string_changes_no_end_but_the_models_own(
+    finish: Finish, reason: Finish
+) -> None:
+    it = driver()
+    it.generate(stop=("\ufffd",))
+    (submit,) = it.submitted()
+    half = word_text().tokenizer.encode("🙂", add_special=False)[:2]
+    it.tokens(submit, 0, [ABC, *half])
+    if finish is Finish.ABORT:
+        it.client(Cancel(1))
+    else:
+        it.tokens(submit, 3, [], finish)
+    chunks = it.chunks()
+    assert (text_of(chunks), chunks[-1].finish) == ("ABC", reason)
 
 
 # ---------------------------------------------------------------- what schedulers get wrong
@@ -621,13 +683,56 @@ def test_what_a_slow_client_does_not_take_is_kept_in_one_piece_and_delays_nobody
     assert chunk.output_tokens == 1000
 
 
-def test_a_client_that_lets_its_refusals_lie_is_forgotten() -> None:
+def refused(it: Driver, times: int) -> None:
+    """Let a client be refused so many times, whether it reads or not."""
+    for request in range(1, times + 1):
+        it.core.refuse(ME, request, "no", it.now)
+    it.core.check()
+
+
+def test_a_client_that_lets_its_refusals_lie_and_takes_none_is_forgotten() -> None:
     it = driver()
     it.generate(0)
-    for request in range(1, MOST_ANSWERS_WAITING + 2):
-        it.core.refuse(ME, request, "no", it.now)
+    it.slow.add(ME)
+    refused(it, MANY_ANSWERS_WAITING)
+    it.wait(READING_SECONDS, alive=[0])
+    assert it.core.peers
+    refused(it, 1)
     assert not it.core.peers
-    it.core.check()
+
+
+def test_a_client_whose_refusals_come_faster_than_it_takes_them_gets_them_all() -> None:
+    it = driver()
+    it.wait(60, alive=[0])
+    taken = 0
+    for _ in range(10):
+        refused(it, MANY_ANSWERS_WAITING)
+        it.wait(READING_SECONDS / 2, alive=[0])
+        message = it.core.peers[ME].peek()
+        assert message is not None
+        it.core.peers[ME].sent(message, it.now)
+        taken += 1
+    assert taken + len(it.chunks()) == 10 * MANY_ANSWERS_WAITING
+
+
+def test_even_a_client_that_reads_may_not_fill_the_memory() -> None:
+    it = driver()
+    refused(it, MOST_ANSWERS_WAITING)
+    assert it.core.peers
+    refused(it, 1)
+    assert not it.core.peers
+
+
+@pytest.mark.parametrize(
+    ("cost", "done"), [(0.0, 100), (0.01, 5), (0.02, 3), (1.0, 1)], ids=["free", "cheap", "dear", "very dear"]
+)
+def test_a_turn_ends_when_its_time_is_over_but_does_something(cost: float, done: int) -> None:
+    wall = [0.0]
+    times = 0
+    for _ in for_a_turn(100, 0.05, lambda: wall[0]):
+        wall[0] += cost
+        times += 1
+    assert times == done
 
 
 def test_stop_ends_every_request_and_tells_everyone() -> None:

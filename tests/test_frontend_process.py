@@ -199,6 +199,27 @@ def test_an_idle_frontend_uses_less_than_three_percent_of_a_core_and_answers_at_
     assert time.monotonic() - asked < 0.1
 
 
+def test_many_long_prompts_are_answered_while_more_of_them_wait(running: Running) -> None:
+    client = running.client()
+    asked = time.monotonic()
+    for request in range(20):
+        client.say(Generate(request, prompt="a" * 100_000))
+    seconds = []
+    for request in range(20):
+        chunk = client.chunk()
+        seconds.append(time.monotonic() - asked)
+        assert (chunk.request, chunk.finish) == (request, Finish.REFUSED)
+    assert seconds[0] < seconds[-1] / 2, "all of them were read before anybody was spoken to"
+
+
+def test_ten_thousand_refusals_at_once_all_arrive(running: Running) -> None:
+    client = running.client()
+    frame = encode(Generate(7, prompt=""))
+    for _ in range(10_000):
+        client.socket.send(frame)
+    assert all(client.chunk().finish == Finish.REFUSED for _ in range(10_000))
+
+
 GARBAGE = [
     [b""],
     [b"\xc1"],

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from client import Client
+from tests.tiny_models import save, tiny_model
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--max-model-len=512", "--max-num-seqs=4", "--kv-cache-blocks=128"]
@@ -212,6 +213,7 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
     ("arguments", "word"),
     [
         (["--model=/no/such/model"], "no such file or folder"),
+        (["--model=without-tokenizer"], "tokenizer.json"),
         (["--zmq=tcp://0.0.0.0:9999"], "loopback"),
         (["--zmq=nonsense"], "nonsense"),
         (["--max-num-seqs=0"], "--max-num-seqs"),
@@ -220,11 +222,19 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--prompt="], "empty"),
         (["--start-timeout=inf"], "--start-timeout"),
         (["--kv-cache-gib=nan"], "--kv-cache-gib"),
+        (["--threads=100000000000"], "--threads"),
+        (["--seed=99999999999999999999999"], "--seed"),
+        (["--max-batch-tokens=5000000000"], "--max-batch-tokens"),
+        (["--zmq=ipc://*"], "ipc://*"),
         (["--workers=1", "--schedulers=2"], "each scheduler needs a worker"),
         (["--max-plans-in-flight=0"], "--max-plans-in-flight"),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_code_2(default_model_path: Path, arguments: list[str], word: str) -> None:
+def test_a_mistake_is_one_clear_line_and_code_2(
+    tmp_path: Path, default_model_path: Path, arguments: list[str], word: str
+) -> None:
+    save(tiny_model("grouped queries"), tmp_path / "without-tokenizer")
+    arguments = [each.replace("without-tokenizer", str(tmp_path / "without-tokenizer")) for each in arguments]
     done = subprocess.run(
         [sys.executable, "launch.py", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20
     )

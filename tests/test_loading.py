@@ -165,10 +165,19 @@ def test_damage_is_named_and_nothing_is_loaded(damage: Callable[[Path], str], tm
     assert "\n" not in str(caught.value)
 
 
+def test_parameters_that_do_not_fit_into_memory_are_told_by_their_size(tmp_path: Path) -> None:
+    folder = save(tiny_model("grouped queries"), tmp_path)
+    change_json(folder / "config.json", hidden_size=2**24, vocab_size=2**24)
+    config = load_config(folder)
+    with pytest.raises(CheckpointError, match="GB of parameters do not fit into memory") as caught:
+        load_weights(folder, config, torch.float32, CPU, "dummy")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_head_that_does_not_divide_says_so(tmp_path: Path) -> None:
     folder = save(tiny_model("grouped queries"), tmp_path)
     change_json(folder / "config.json", num_key_value_heads=3)
-    with pytest.raises(CheckpointError, match="no multiple of num_key_value_heads 3"):
+    with pytest.raises(CheckpointError, match="4 attention heads are no multiple of 3 key-value heads"):
         load_config(folder)
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from frontend import stop_strings
-from frontend.stop_strings import StopStrings
+from frontend.stop_strings import MOST_CHARACTERS, StopStrings
 from frontend.text_error import TextError
 from tests.line_counter import lines_executed
 
@@ -106,6 +106,15 @@ def test_a_stop_string_with_half_a_surrogate_pair_is_refused() -> None:
         StopStrings(("ok", "a\ud800"))
 
 
+def test_stop_strings_that_are_too_long_together_are_refused_before_anything_is_built_of_them() -> None:
+    def build() -> None:
+        with pytest.raises(TextError, match=f"{64 * 2**14} characters, at most {MOST_CHARACTERS}"):
+            StopStrings(["ab" * 2**13] * 64)
+
+    assert lines_executed(stop_strings, build) < 100
+    StopStrings(["a" * (MOST_CHARACTERS // 64)] * 64)
+
+
 letters = st.text(alphabet="ab🙂", max_size=30)
 stop_lists = st.lists(st.text(alphabet="ab🙂", min_size=1, max_size=5), max_size=4)
 places = st.lists(st.integers(0, 30), max_size=10)
@@ -143,11 +152,11 @@ def test_the_work_is_linear_in_text_that_keeps_almost_matching(piece: int) -> No
     assert work(8000) < 2.2 * work(4000)
 
 
-def test_building_a_stop_string_of_ten_thousand_characters_is_linear() -> None:
+def test_building_a_stop_string_of_sixteen_thousand_characters_is_linear() -> None:
     def work(size: int) -> int:
         return lines_executed(stop_strings, lambda: StopStrings(("ab" * (size // 2) + "aa" * (size // 2),)))
 
-    assert work(10_000) < 2.2 * work(5_000)
+    assert work(8_000) < 2.2 * work(4_000)
 
 
 def test_a_long_stop_string_matches_in_the_end() -> None:
