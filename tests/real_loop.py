@@ -18,7 +18,8 @@ from tests.core_loop import CLIENT, CoreLoop, Received
 
 def poisoned_engine(model: Path, **options: object) -> Engine:
     """An engine whose KV cache holds nothing but NaN until something is written."""
-    config = EngineConfig(model=str(model), dtype="float32", **options)  # type: ignore[arg-type]
+    settings = {"device": "cpu", "dtype": "float32"} | options
+    config = EngineConfig(model=str(model), **settings)  # type: ignore[arg-type]
     return build_engine(config, lambda _: None, kv_fill=math.nan)
 
 

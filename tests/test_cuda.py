@@ -23,15 +23,15 @@ def test_tokens_on_the_gpu_are_those_on_the_cpu_at_any_credit(tmp_path: Path, va
     asks = [
         submit(
             request,
-            [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, 40))],
-            dice.randint(1, 20),
+            [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, 4 if request < 2 else 40))],
+            70 if request < 2 else dice.randint(1, 20),  # the first two outgrow the pool
             temperature=dice.choice([0.0, 0.8]),
             seed=dice.randrange(2**64),
             ignore_eos=True,
         )
         for request in range(9)
     ]
-    cpu = poisoned_engine(model, device="cpu", **OPTIONS)
+    cpu = poisoned_engine(model, **OPTIONS)
     expected = [alone(cpu, ask) for ask in asks]
     cpu.device.close()
     gpu = poisoned_engine(model, device="cuda", **OPTIONS)
