@@ -29,6 +29,7 @@ class WorkerLink:
         self.opened: Opened | None = None
         self.refusal = ""  # why the worker said no, the last time it did
         self._credit = credit
+        self._missed = False  # it was lost before
         self._nonce = 0
         self._heard = 0.0
         self._said = -HEARTBEAT_SECONDS
@@ -42,7 +43,9 @@ class WorkerLink:
                     continue  # the answer to an older Open
                 self.opened = message
                 self.refusal = ""
-                _log.info("the worker at %s holds %s", self.address, message.model)
+                if self._missed:
+                    _log.info("the worker at %s is there again", self.address)
+                    self._missed = False
             elif isinstance(message, Refused):
                 if message.nonce == self._nonce and self.opened is None:
                     if message.reason != self.refusal:
@@ -76,6 +79,7 @@ class WorkerLink:
     def lose(self, why: str) -> None:
         """End the session from this side; the next `beat` seeks another."""
         _log.warning("the worker at %s is lost: %s", self.address, why)
+        self._missed = True
         self.opened = None
         self._nonce = 0
         self._said = -HEARTBEAT_SECONDS
