@@ -103,6 +103,8 @@ def test_clients_that_came_before_the_worker_are_attached_with_it_even_if_some_h
     assert [type(message) for _, message in router.sent] == [Attached, Attached]
     assert clients.known(b"a", 1.0) is not None
     assert set(clients.silent(1.0 + SILENCE_SECONDS + 0.1)) == {1, 2, 3}
+    assert clients.known(b"a", 99.0) is None
+    assert isinstance(router.to(b"a")[-1], Unattached), "one that was forgotten is a stranger again"
 
 
 def test_another_incarnation_replaces_the_one_before_and_the_same_one_does_not(clients: Clients) -> None:

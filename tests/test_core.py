@@ -584,3 +584,53 @@ def random_workload(seed: int, credit: int) -> dict[int, tuple[list[int], Finish
 def test_tokens_are_those_of_solo_runs_whatever_happens_around_them(seed: int) -> None:
     for credit in (1, 2, 3):
         random_workload(seed, credit)
+
+
+def test_a_request_whose_last_row_is_sent_is_never_preempted() -> None:
+    loop = CoreLoop(opened(slots=2), 3, counting)
+    loop.submit(submit(1, [1] * 4, 20, ignore_eos=True))
+    loop.submit(submit(2, [2] * 4, 1, ignore_eos=True))
+    loop.plan()  # both prompts, and with that the last row of request 2
+    pool = loop.scheduler._running.blocks
+    held = pool.take(pool.free)
+    assert loop.scheduler.plan(0.0) is None, "request 1 needs a block, and there is none"
+    assert loop.scheduler.running == 2
+    pool.give_back(held)
+    loop.drain()
+    assert len(loop.tokens(1)) == 20
+
+
+def test_a_resumed_request_is_preempted_only_after_it_has_got_a_token() -> None:
+    loop = CoreLoop(opened(slots=2), 3, counting)
+    loop.submit(submit(1, [1] * 4, 20, ignore_eos=True))
+    loop.submit(submit(2, [2] * 4, 20, output=[56], ignore_eos=True))
+    loop.plan()
+    pool = loop.scheduler._running.blocks
+    held = pool.take(pool.free)
+    plan = loop.scheduler.plan(0.0)
+    assert loop.scheduler.running == 2, "it would have gained nothing from being resumed"
+    assert plan is not None
+    assert plan.slot.tolist() == [1]  # request 1 stands back, for want of a block
+    loop.sent.append((plan, loop.model.run(plan)))
+    pool.give_back(held)
+    loop.settle()
+    held = pool.take(pool.free)
+    assert loop.scheduler.plan(0.0) is not None
+    assert loop.scheduler.running == 1
+    assert loop.scheduler.counters.preemptions == 1
+
+
+def test_failures_count_against_a_request_only_when_they_come_in_a_row() -> None:
+    loop = CoreLoop(opened(), 2, counting)
+    loop.submit(submit(1, [1, 2], 12, ignore_eos=True))
+    for _ in range(5):
+        for _ in range(MAX_STRIKES - 1):
+            while loop.plan() is not None:
+                pass
+            loop.fail()
+        for _ in range(2):
+            loop.step()
+    loop.drain()
+    assert loop.received[1].finish is Finish.LENGTH
+    assert len(loop.tokens(1)) == 12
+    assert loop.scheduler.counters.failed_steps >= 5 * (MAX_STRIKES - 1)
