@@ -76,9 +76,12 @@ class LoopThread:
     async def _end(self, farewell: Callable[[], Awaitable[None]]) -> None:
         try:
             await farewell()
+        finally:
             while calls := asyncio.all_tasks() - {asyncio.current_task()}:
                 for call in calls:
                     call.cancel()
                 await asyncio.wait(calls)
-        finally:
+            # A call that ended just now, by itself, is no task any more, but its result is only handed to the waiting
+            # thread by the loop's next turn.
+            await asyncio.sleep(0)
             self._loop.stop()

@@ -28,6 +28,7 @@ from client import (
     RequestRefusedError,
     ServerLostError,
 )
+from client.loop_thread import LoopThread
 from protocol.messages import Cancel, Chunk, Finish, Generate
 from tests.stub_frontend import StubFrontend, chunk, echo
 
@@ -584,3 +585,25 @@ print(before.generate("parent again").text)
     first, said, second, third = done.stdout.splitlines()
     assert (first, second, third) == ("parent", "child", "parent again")
     assert "before a fork" in said
+
+
+def test_a_call_that_ends_in_the_very_turn_of_the_closing_returns() -> None:
+    thread = LoopThread()
+    waits, goes_on = threading.Event(), asyncio.Event()
+    results: list[str] = []
+
+    async def call() -> str:
+        waits.set()
+        await goes_on.wait()
+        return "done"
+
+    async def farewell() -> None:
+        goes_on.set()
+        await asyncio.sleep(0)  # the call ends now, and nobody has been told
+
+    caller = threading.Thread(target=lambda: results.append(thread.wait(call())), daemon=True)
+    caller.start()
+    assert waits.wait(5)
+    thread.close(farewell)
+    caller.join(5)
+    assert results == ["done"]
