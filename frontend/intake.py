@@ -22,13 +22,17 @@ MOST_CHARACTERS_A_TOKEN = 32
 """A text with more of them for each token of the context is refused unread: only runs of blanks could fit."""
 
 
+PLAIN = SamplingDefaults()
+"""What is sampled with where neither the request nor the model's makers say anything."""
+
+
 class Intake:
     """Makes a `Stream` of a `Generate`, or says in the user's terms why that can't be."""
 
     def __init__(
         self,
         text: ModelText,
-        defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008 (it is frozen)
+        defaults: SamplingDefaults = PLAIN,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         """Read and write text as the model does; `draw_seed` gives a seed in [0, 2**64) to requests without one."""

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from checkpoint import ModelConfig
 
-PADDING_BLOCK = 0
-
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
@@ -28,7 +26,6 @@ class KVCache:
 
     k: tuple[Tensor, ...]
     v: tuple[Tensor, ...]
-    num_blocks: int  # block 0 included
     block_size: int
 
     @classmethod
@@ -46,7 +43,7 @@ class KVCache:
         pool = torch.empty(shape, dtype=dtype, device=device)
         if fill is not None:
             pool.fill_(fill)
-        return cls(k=pool[0].unbind(), v=pool[1].unbind(), num_blocks=num_blocks, block_size=block_size)
+        return cls(k=pool[0].unbind(), v=pool[1].unbind(), block_size=block_size)
 
     def write(self, layer: int, k: Tensor, v: Tensor, where: Tensor) -> None:
         """Store `k` and `v` [T, num_kv_heads, head_dim] at `where`: int64 [T], block · block_size + offset."""

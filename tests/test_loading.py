@@ -15,7 +15,6 @@ from torch import Tensor
 from checkpoint import CheckpointError, load_config, locate
 from gpu_worker.loading import choose_dtype, load_weights
 from gpu_worker.weights import destinations, empty_weights
-from tests.default_model import default_model_path  # noqa: F401  a fixture
 from tests.paged_model import CPU, PagedModel
 from tests.tiny_gguf import write_gguf
 from tests.tiny_models import VARIANTS, change_json, reference_logits, save, tiny_model
@@ -226,7 +225,7 @@ def test_a_gguf_without_a_tensor_or_with_one_too_many_says_which(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("default")
-def test_the_default_model_is_read_as_transformers_reads_it(default_model_path: Path) -> None:  # noqa: F811
+def test_the_default_model_is_read_as_transformers_reads_it(default_model_path: Path) -> None:
     import transformers
 
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
