@@ -34,7 +34,13 @@ class ModelConfig:
     quantised files say "float32", which is what their values unpack to. `eos_token_ids` is the union of all that the
     files declare, ascending; it may be empty. `attention_bias` is about q, k and v, `output_bias` about the projection
     after attention. `rope_interleaved` says that q and k rows are stored pairwise, as GGUF does for Llama, and must be
-    reordered.
+    reordered; `fused_projections` that q, k and v are one tensor in the files, and gate and up another.
+
+    The first `rotary_dim` dimensions of a head are rotated (None: all), in every layer but the `unrotated_layers`.
+    `layer_windows` has one entry a layer: how many positions a token sees, its own included, or 0 for all; it is empty
+    when no layer has a window. `attention_scale` multiplies q·k (None: 1/√head_dim), `embedding_multiplier` what the
+    layers begin with, `residual_multiplier` what each attention and each MLP adds, and logits are divided by
+    `logits_scaling`.
     """
 
     architecture: str
@@ -58,6 +64,14 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     rope_interleaved: bool = False
+    fused_projections: bool = False
+    rotary_dim: int | None = None
+    unrotated_layers: frozenset[int] = frozenset()
+    layer_windows: tuple[int, ...] = ()
+    attention_scale: float | None = None
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
 
 
 def check_heads(config: ModelConfig, source: str) -> ModelConfig:

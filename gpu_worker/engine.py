@@ -96,7 +96,7 @@ def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: flo
         cache = KVCache.allocate(model_config, blocks + 1, config.block_size, dtype, device.torch_device, fill=kv_fill)
     except RuntimeError:
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
-    attention = TorchAttention(config.block_size, dtype)
+    attention = TorchAttention(model_config, config.block_size, dtype)
     model = Decoder(model_config, weights, attention, max_model_len)
     runner = ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size))
     device.settle()

@@ -21,6 +21,7 @@ class Decoder:
     ) -> None:
         self.config, self.weights, self.attention = config, weights, attention
         self.rope = rope_table(config, max_positions or config.max_position_embeddings, weights.norm.device)
+        self._rotated = tuple(i not in config.unrotated_layers for i in range(config.num_layers))
 
     @torch.inference_mode()
     def forward(
@@ -31,14 +32,19 @@ class Decoder:
         `tokens`, `positions`: int64 [T], row after row as `step` was prepared. `logits_at`: int64 [S], the places among
         the T tokens whose successor is wanted; S may be 0.
         """
-        weights = self.weights
+        weights, config = self.weights, self.config
         cos, sin = self.rope[positions][:, None].chunk(2, dim=-1)
+        share = config.residual_multiplier
         x = F.embedding(tokens, weights.embedding)
+        if config.embedding_multiplier != 1:
+            x = x * config.embedding_multiplier
         for i, layer in enumerate(weights.layers):
-            x = x + self._attention(i, layer, self._norm(x, layer.input_norm), cos, sin, step, cache)
-            x = x + self._mlp(layer, self._norm(x, layer.mlp_norm))
+            mixed = self._attention(i, layer, self._norm(x, layer.input_norm), cos, sin, step, cache)
+            x = torch.add(x, mixed, alpha=share)
+            x = torch.add(x, self._mlp(layer, self._norm(x, layer.mlp_norm)), alpha=share)
         x = self._norm(x.index_select(0, logits_at), weights.norm)
-        return F.linear(x, weights.head).float()
+        logits = F.linear(x, weights.head).float()
+        return logits if config.logits_scaling == 1 else logits / config.logits_scaling
 
     def _attention(
         self, i: int, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor, step: AttentionStep, cache: KVCache
@@ -49,7 +55,8 @@ class Decoder:
         qk, v = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
         if layer.q_norm is not None and layer.k_norm is not None:
             qk = torch.cat((self._norm(qk[:, :heads], layer.q_norm), self._norm(qk[:, heads:], layer.k_norm)), dim=1)
-        qk = rotate(qk, cos, sin)
+        if self._rotated[i]:
+            qk = rotate(qk, cos, sin)
         cache.write(i, qk[:, heads:], v, step.where)
         mixed = self.attention.attend(i, qk[:, :heads], cache, step)
         return F.linear(mixed.flatten(1), layer.output, layer.output_bias)

@@ -43,6 +43,13 @@ def rope_table(config: ModelConfig, length: int, device: torch.device) -> Tensor
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return `x` [T, heads, head_dim] turned by `cos`, `sin` (float32 [T, 1, head_dim/2]), rounded once."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    """Return `x` [T, heads, head_dim] turned by `cos`, `sin` (float32 [T, 1, pairs]), rounded once.
+
+    Dimensions beyond those pairs stay as they are.
+    """
+    pairs, wide = cos.shape[-1], x.float()
+    first, second = wide[..., :pairs], wide[..., pairs : 2 * pairs]
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    if 2 * pairs < x.shape[-1]:
+        turned.append(wide[..., 2 * pairs :])
+    return torch.cat(turned, dim=-1).to(x.dtype)

@@ -26,7 +26,7 @@ class PagedModel:
     ) -> None:
         self.config = load_config(path)
         weights = weights or load_weights(path, self.config, dtype, CPU)
-        self.decoder = Decoder(self.config, weights, TorchAttention(block_size, dtype))
+        self.decoder = Decoder(self.config, weights, TorchAttention(self.config, block_size, dtype))
         self.blocks_each = -(-1024 // block_size)
         self.cache = KVCache.allocate(self.config, 8 * self.blocks_each + 1, block_size, dtype, CPU, fill=float("nan"))
         # Blocks in no order, so that a mix-up of block and position shows.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from checkpoint import ModelConfig, RopeScaling
-from gpu_worker.attention import AttentionStep, TorchAttention
+from gpu_worker.attention import AttentionStep, Sight, TorchAttention
 from gpu_worker.kv_cache import KVCache
 
 CPU = torch.device("cpu")
@@ -40,23 +41,37 @@ CONFIG = ModelConfig(
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 
-def attention_in_float64(q: Tensor, k: Tensor, v: Tensor, position: int) -> Tensor:
-    """Return softmax(q·kᵀ/√d)·v of the queries at `position` … for keys [length, kv heads, d], head by head."""
+def attention_in_float64(
+    q: Tensor, k: Tensor, v: Tensor, position: int, window: int = 0, scale: float | None = None
+) -> Tensor:
+    """Return softmax(q·kᵀ·scale)·v of the queries at `position` … for keys [length, kv heads, d], head by head."""
     out = torch.empty(q.shape, dtype=torch.float64)
+    scale = scale or 1 / math.sqrt(q.shape[2])
     for t in range(len(q)):
+        seen = slice(max(0, position + t + 1 - window) if window else 0, position + t + 1)
         for head in range(q.shape[1]):
             kv_head = head // (q.shape[1] // k.shape[1])
-            keys, values = k[: position + t + 1, kv_head].double(), v[: position + t + 1, kv_head].double()
-            out[t, head] = torch.softmax(keys @ q[t, head].double() / math.sqrt(q.shape[2]), dim=0) @ values
+            keys, values = k[seen, kv_head].double(), v[seen, kv_head].double()
+            out[t, head] = torch.softmax(keys @ q[t, head].double() * scale, dim=0) @ values
     return out
 
 
 class Rows:
-    """Requests of given (position, count) with random q, k and v, their past already in a NaN-filled cache."""
+    """Requests of given (position, count) with random q, k and v, their past already in a NaN-filled cache.
 
-    def __init__(self, *rows: tuple[int, int], block_size: int = 16, dtype: torch.dtype = torch.float32) -> None:
+    What a window of layer 1 has left behind is NaN again.
+    """
+
+    def __init__(
+        self,
+        *rows: tuple[int, int],
+        block_size: int = 16,
+        dtype: torch.dtype = torch.float32,
+        window: int = 0,
+        scale: float | None = None,
+    ) -> None:
         generator = torch.Generator().manual_seed(len(rows) + sum(p + n for p, n in rows))
-        self.rows = rows
+        self.rows, self.window, self.scale = rows, window, scale
         widest = max(-(-(p + n) // block_size) for p, n in rows)
         blocks = widest * len(rows) + 1
         # Tables in no order; entries past a row's end name blocks that stay NaN.
@@ -66,11 +81,13 @@ class Rows:
         self.q = [torch.randn(n, HEADS, DIM, generator=generator).to(dtype) for _, n in rows]
         self.k = [torch.randn(p + n, KV_HEADS, DIM, generator=generator).to(dtype) for p, n in rows]
         self.v = [torch.randn(p + n, KV_HEADS, DIM, generator=generator).to(dtype) for p, n in rows]
-        self.attention = TorchAttention(block_size, dtype)
+        config = replace(CONFIG, layer_windows=(0, window), attention_scale=scale)
+        self.attention = TorchAttention(config, block_size, dtype)
         for r, (position, _) in enumerate(rows):
             if position:
                 past = self.attention.prepare(self.tables[r : r + 1], np.array([0]), np.array([position]))
-                self.cache.write(1, self.k[r][:position], self.v[r][:position], past.where)
+                visible = slice(max(0, position - window + 1) if window else 0, position)
+                self.cache.write(1, self.k[r][visible], self.v[r][visible], past.where[visible])
 
     def attend(self) -> tuple[Tensor, AttentionStep]:
         position, count = (np.array(column, np.int32) for column in zip(*self.rows, strict=True))
@@ -80,9 +97,16 @@ class Rows:
         self.cache.write(1, now_k, now_v, step.where)
         return self.attention.attend(1, torch.cat(self.q), self.cache, step), step
 
+    def sight(self) -> Sight:
+        """Attend, and return what layer 1 saw."""
+        _, step = self.attend()
+        return step.sights[self.attention.windows.index(self.window)]
+
     def expected(self) -> Tensor:
         columns = zip(self.q, self.k, self.v, self.rows, strict=True)
-        return torch.cat([attention_in_float64(q, k, v, position) for q, k, v, (position, _) in columns])
+        return torch.cat(
+            [attention_in_float64(q, k, v, p, self.window, self.scale) for q, k, v, (p, _) in columns],
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -108,6 +132,51 @@ def test_attention_equals_the_formula(rows: list[tuple[int, int]], block_size: i
     torch.testing.assert_close(mixed.double(), case.expected(), rtol=0, atol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("window", [1, 2, 7, 16, 33])
+@pytest.mark.parametrize("block_size", [1, 7, 16])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(0, 1), (5, 1), (6, 1), (7, 1), (40, 1)],
+        [(90, 1)],
+        [(31, 1), (32, 1), (33, 1), (200, 1)],
+        [(0, 6), (0, 7), (0, 8), (0, 40)],
+        [(3, 4), (3, 5), (30, 3), (31, 3), (100, 20)],
+        [(20, 1), (0, 19), (300, 1), (129, 31), (2, 1)],
+    ],
+    ids=str,
+)
+def test_a_window_shows_its_last_positions_and_touches_nothing_older(
+    rows: list[tuple[int, int]], block_size: int, window: int
+) -> None:
+    case = Rows(*rows, block_size=block_size, window=window)
+    mixed, _ = case.attend()
+    torch.testing.assert_close(mixed.double(), case.expected(), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("rows", [[(20, 1), (9, 1)], [(0, 12), (5, 9)]], ids=str)
+def test_a_scale_of_its_own_replaces_the_usual_one(rows: list[tuple[int, int]]) -> None:
+    case = Rows(*rows, scale=0.7)
+    mixed, _ = case.attend()
+    torch.testing.assert_close(mixed.double(), case.expected(), rtol=0, atol=2e-6)
+
+
+def test_what_lies_outside_the_window_is_not_gathered() -> None:
+    sight = Rows((500, 1), (900, 1), (20, 1), (300, 10), window=40).sight()
+    assert [(group.length, len(group.where)) for group in sight.decode] == [(40, 3 * 40)]
+    assert [len(row.where) for row in sight.prefill] == [40 - 1 + 10]
+
+
+def test_a_window_is_prepared_once_and_only_when_it_is_outgrown() -> None:
+    table = torch.arange(1, 9, dtype=torch.int32)[None]
+    attention = TorchAttention(replace(CONFIG, num_layers=5, layer_windows=(0, 8, 8, 100, 0)), 16, torch.float32)
+    assert attention.windows == (0, 8, 100)
+    for position, distinct in [(7, 1), (8, 2), (99, 2), (100, 3)]:
+        step = attention.prepare(table, np.array([position]), np.array([1]))
+        assert len({id(sight) for sight in step.sights}) == distinct
+    assert TorchAttention(CONFIG, 16, torch.float32).windows == (0,)
+
+
 def test_other_layers_are_not_touched() -> None:
     case = Rows((20, 1), (0, 5))
     case.attend()
@@ -117,14 +186,14 @@ def test_other_layers_are_not_touched() -> None:
 
 def test_decode_rows_are_padded_to_at_most_twice_their_length() -> None:
     lengths = [2000, 1, 128, 129, 256, 257, 500, 1100, 40]
-    _, step = Rows(*[(length - 1, 1) for length in lengths]).attend()
-    padded = sum(len(group.where) for group in step.decode)
+    sight = Rows(*[(length - 1, 1) for length in lengths]).sight()
+    padded = sum(len(group.where) for group in sight.decode)
     assert padded <= sum(max(2 * length, 128) for length in lengths)
-    assert [group.length for group in step.decode] == [128, 256, 500, 2000]
+    assert [group.length for group in sight.decode] == [128, 256, 500, 2000]
 
 
 def test_a_step_of_decode_rows_alike_is_one_batch_without_copies_of_queries() -> None:
-    _, step = Rows((64, 1), (70, 1), (99, 1)).attend()
-    assert len(step.decode) == 1
-    assert step.decode[0].query is None
-    assert step.prefill == ()
+    sight = Rows((64, 1), (70, 1), (99, 1)).sight()
+    assert len(sight.decode) == 1
+    assert sight.decode[0].query is None
+    assert sight.prefill == ()
