@@ -13,17 +13,27 @@ from checkpoint.fields import LARGEST_SIZE
 class RopeScaling:
     """How the rotary frequencies of a longer context are derived from the trained ones.
 
-    default: not at all. linear: divided by `factor`. llama3: only the slow ones are, with a ramp between wavelengths
-    `original_max_position_embeddings / high_freq_factor` and `… / low_freq_factor`. divisors: each by its own number,
-    the form in which GGUF carries llama3.
+    default: not at all. linear: divided by `factor`. dynamic: from a larger theta, the longer the served length is
+    beyond `original_max_position_embeddings`. llama3: only the slow ones are divided, with a ramp between wavelengths
+    `original_max_position_embeddings / high_freq_factor` and `… / low_freq_factor`. yarn: the same, with a ramp over
+    dimensions, between those that turn `beta_fast` and `beta_slow` times. longrope: each divided by its own of
+    `divisors`, or of `long_divisors` if more than `original_max_position_embeddings` positions are served. divisors:
+    each by its own, the form in which GGUF carries llama3.
+
+    Cosines and sines are multiplied by `attention_factor`.
     """
 
-    kind: Literal["default", "linear", "llama3", "divisors"] = "default"
+    kind: Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "divisors"] = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 1.0
     original_max_position_embeddings: int = 0
     divisors: tuple[float, ...] = ()
+    long_divisors: tuple[float, ...] = ()
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,34 @@ class ModelConfig:
     residual_multiplier: float = 1.0
     logits_scaling: float = 1.0
 
+    @property
+    def default_model_len(self) -> int:
+        """Positions that are served unless the user asks for another number.
+
+        That is `max_position_embeddings`. With yarn it may stand for the trained length or for the extended one, and
+        the files say which: the extended one is the trained length times the factor.
+        """
+        scaling = self.rope_scaling
+        if scaling.kind == "yarn":
+            return self._up_to(scaling.original_max_position_embeddings)
+        return self.max_position_embeddings
+
+    @property
+    def longest_model_len(self) -> int:
+        """Positions that may be served at most.
+
+        With linear and dynamic scaling the files don't say whether `max_position_embeddings` includes the factor: by
+        default it is believed to, and who knows better may ask for as many times more.
+        """
+        scaling = self.rope_scaling
+        if scaling.kind in ("linear", "dynamic"):
+            return self._up_to(self.max_position_embeddings)
+        return self.default_model_len
+
+    def _up_to(self, trained: int) -> int:
+        extended = min(trained * self.rope_scaling.factor, LARGEST_SIZE)  # beyond, float32 can't tell positions apart
+        return max(self.max_position_embeddings, int(extended))
+
 
 def check_heads(config: ModelConfig, source: str) -> ModelConfig:
     """Return `config`, or raise a `CheckpointError` that names `source` if no attention can have these heads."""
@@ -83,7 +121,14 @@ def check_heads(config: ModelConfig, source: str) -> ModelConfig:
         raise CheckpointError(f"{source}: a head of {head_dim} dimensions is odd, and rotation needs pairs")
     if heads * head_dim > LARGEST_SIZE:
         raise CheckpointError(f"{source}: {heads} heads of {head_dim} dimensions are too large")
-    divisors = len(config.rope_scaling.divisors)
-    if divisors not in (0, head_dim // 2):
-        raise CheckpointError(f"{source}: {divisors} rotary divisors do not fit a head of {head_dim} dimensions")
+    rotary_dim = head_dim if config.rotary_dim is None else config.rotary_dim
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise CheckpointError(f"{source}: {rotary_dim} of {head_dim} dimensions of a head cannot be rotated in pairs")
+    for divisors in (config.rope_scaling.divisors, config.rope_scaling.long_divisors):
+        if len(divisors) not in (0, rotary_dim // 2):
+            raise CheckpointError(f"{source}: {len(divisors)} rotary divisors do not fit {rotary_dim} dimensions")
+    if config.rope_theta <= 1:
+        raise CheckpointError(f"{source}: the rotation's theta must be more than 1, not {config.rope_theta}")
+    if config.rope_scaling.kind == "dynamic" and rotary_dim == 2:
+        raise CheckpointError(f"{source}: rope type dynamic needs more than 2 dimensions of a head")
     return config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from checkpoint.errors import CheckpointError
 
@@ -20,13 +20,14 @@ class Fields:
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         self.values, self.source = values, source
 
-    def whole(self, key: str, default: int | None = None, most: int = LARGEST_SIZE) -> int:
-        """Return a positive integer; without a default the key must be there."""
+    def whole(self, key: str, default: int | None = None, most: int = LARGEST_SIZE, least: int = 1) -> int:
+        """Return an integer, a positive one unless `least` says otherwise; without a default the key must be there."""
         value = self.values.get(key)
         if value is None and default is not None:
             value = default
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise CheckpointError(f"{self.source}: {key} must be a positive integer, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            kind = "a positive integer" if least == 1 else f"an integer from {least} on"
+            raise CheckpointError(f"{self.source}: {key} must be {kind}, not {value!r}")
         if value > most:
             raise CheckpointError(f"{self.source}: {key} must be at most {most}, not {value}")
         return value
@@ -36,9 +37,16 @@ class Fields:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+        if not _is_positive(value):
             raise CheckpointError(f"{self.source}: {key} must be a positive number, not {value!r}")
         return float(value)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Return a list of positive finite numbers; the key must be there."""
+        values = self.values.get(key)
+        if not isinstance(values, list) or not values or not all(_is_positive(value) for value in values):
+            raise CheckpointError(f"{self.source}: {key} must be a list of positive numbers")
+        return tuple(float(value) for value in values)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a boolean."""
@@ -56,3 +64,8 @@ class Fields:
         if any(isinstance(i, bool) or not isinstance(i, int) or i >= 2**32 for i in ids):
             raise CheckpointError(f"{self.source}: {key} must be token ids, not {value!r}")
         return tuple(i for i in ids if i >= 0)
+
+
+def _is_positive(value: Any) -> TypeGuard[int | float]:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= sys.float_info.max

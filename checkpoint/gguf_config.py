@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from checkpoint.architectures import GGUF_ARCHITECTURES
-from checkpoint.config import ModelConfig, RopeScaling, check_heads
+from checkpoint.architectures import GGUF_ARCHITECTURES, Architecture
+from checkpoint.config import ModelConfig, check_heads
 from checkpoint.errors import CheckpointError
 from checkpoint.fields import LARGEST_SIZE, MOST_LAYERS, Fields
 from checkpoint.gguf_file import GGUFFile
+from checkpoint.gguf_rope import read_gguf_rope
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_MULTIPLIERS = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
 
 
 def read_gguf_config(file: GGUFFile) -> ModelConfig:
@@ -24,12 +27,17 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         {k.removeprefix(f"{name}."): v for k, v in file.metadata.items() if k.startswith(f"{name}.")},
         f"{file.path}: {name}",
     )
-    _refuse_what_would_be_computed_wrongly(file, own.values)
+    _refuse_what_would_be_computed_wrongly(file, row, own.values)
     heads, hidden = own.whole("attention.head_count"), own.whole("embedding_length")
+    layers = own.whole("block_count", most=MOST_LAYERS)
     head_dim = own.whole("attention.key_length", hidden // heads)
-    for key in ("attention.value_length", "rope.dimension_count"):
+    rotary_dim = own.whole("rope.dimension_count", head_dim)
+    for key in ("attention.value_length", *(() if row.partly_rotated else ("rope.dimension_count",))):
         if own.whole(key, head_dim) != head_dim:
             raise CheckpointError(f"{file.path}: {key} {own.whole(key)} differs from the key length {head_dim}")
+    window = own.whole("attention.sliding_window", 0, least=0)
+    context = own.whole("context_length")
+    every = row.unrotated_every or layers + 1
     tokenizer = Fields(file.metadata, str(file.path))
     # A chat model may end its turn, its message or its text.
     ends = {i for kind in ("eos", "eot", "eom") for i in tokenizer.token_ids(f"tokenizer.ggml.{kind}_token_id")}
@@ -42,15 +50,15 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         architecture=name,
         vocab_size=embedding.shape[0],
         hidden_size=hidden,
-        num_layers=own.whole("block_count", most=MOST_LAYERS),
+        num_layers=layers,
         num_heads=heads,
         num_kv_heads=own.whole("attention.head_count_kv", heads),
         head_dim=head_dim,
         intermediate_size=own.whole("feed_forward_length"),
         rms_norm_eps=own.number("attention.layer_norm_rms_epsilon"),
         rope_theta=own.number("rope.freq_base", 10000.0),
-        rope_scaling=_rope_scaling(file, own),
-        max_position_embeddings=own.whole("context_length"),
+        rope_scaling=read_gguf_rope(file, own, context),
+        max_position_embeddings=context,
         tie_word_embeddings="output.weight" not in file.tensors,
         attention_bias="blk.0.attn_q.bias" in file.tensors,
         output_bias="blk.0.attn_output.bias" in file.tensors,
@@ -60,27 +68,28 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         eos_token_ids=tuple(sorted(ends)),
         bos_token_id=next(iter(tokenizer.token_ids("tokenizer.ggml.bos_token_id")), None),
         rope_interleaved=row.gguf_interleaved,
+        fused_projections=row.fused_projections,
+        rotary_dim=None if rotary_dim == head_dim else rotary_dim,
+        unrotated_layers=frozenset(range(every - 1, layers, every)),
+        layer_windows=(window,) * layers if window else (),
+        # Zero is what llama.cpp takes an absent one for.
+        attention_scale=own.number("attention.scale") if own.values.get("attention.scale") else None,
+        embedding_multiplier=own.number("embedding_scale") if own.values.get("embedding_scale") else 1.0,
+        residual_multiplier=own.number("residual_scale") if own.values.get("residual_scale") else 1.0,
+        logits_scaling=own.number("logit_scale") if own.values.get("logit_scale") else 1.0,
     )
     return check_heads(config, str(file.path))
 
 
-def _refuse_what_would_be_computed_wrongly(file: GGUFFile, own: Any) -> None:
+def _refuse_what_would_be_computed_wrongly(file: GGUFFile, row: Architecture, own: Mapping[str, Any]) -> None:
     if file.metadata.get("split.count", 0) not in (0, 1):
         raise CheckpointError(f"{file.path}: a GGUF split over several files is not supported")
     if own.get("expert_count", 0):
         raise CheckpointError(f"{file.path}: a mixture of experts is not supported")
-    if own.get("attention.sliding_window", 0):
+    if own.get("attention.sliding_window", 0) and row.gguf != "phi3":
         raise CheckpointError(f"{file.path}: sliding_window {own['attention.sliding_window']} is not supported")
-
-
-def _rope_scaling(file: GGUFFile, own: Fields) -> RopeScaling:
-    if "rope_freqs.weight" in file.tensors:
-        if len(file.tensors["rope_freqs.weight"].shape) != 1:
-            raise CheckpointError(f"{file.path}: tensor rope_freqs.weight must have one dimension")
-        return RopeScaling("divisors", divisors=tuple(file.dequantize("rope_freqs.weight").tolist()))
-    kind = own.values.get("rope.scaling.type", "linear" if "rope.scale_linear" in own.values else "none")
-    if kind == "none":
-        return RopeScaling()
-    if kind == "linear":
-        return RopeScaling("linear", own.number("rope.scaling.factor", own.number("rope.scale_linear", 1.0)))
-    raise CheckpointError(f"{file.path}: rope type {kind} is not supported; supported are none, linear")
+    for key in _MULTIPLIERS:
+        if own.get(key, 0) not in (0, 1) and not row.multipliers:
+            raise CheckpointError(f"{file.path}: {key} {own[key]} is not supported for {row.gguf}")
+    if own.get("rope.scaling.finetuned") is False and row.multipliers:
+        raise CheckpointError(f"{file.path}: {row.gguf} without rotation is not supported")

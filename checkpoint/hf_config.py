@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from checkpoint.architectures import ARCHITECTURES, Architecture
-from checkpoint.config import ModelConfig, RopeScaling, check_heads
+from checkpoint.architectures import ARCHITECTURES
+from checkpoint.config import ModelConfig, check_heads
 from checkpoint.errors import CheckpointError
 from checkpoint.fields import MOST_LAYERS, Fields
+from checkpoint.hf_layers import read_layer_windows, read_unrotated_layers
+from checkpoint.hf_rope import read_rope
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -40,25 +42,30 @@ def read_folder_config(folder: Path) -> ModelConfig:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise CheckpointError(f"{path}: architecture {name} is not supported; supported are {', '.join(ARCHITECTURES)}")
     row = ARCHITECTURES[name]
-    _refuse_what_would_be_computed_wrongly(raw, row, path)
-    rope = _rope_parameters(raw, path)
+    _refuse_what_would_be_computed_wrongly(raw, path)
     heads, hidden = fields.whole("num_attention_heads"), fields.whole("hidden_size")
-    biased = fields.flag("attention_bias", False)
+    head_dim = fields.whole("head_dim", row.head_dim or hidden // heads)
+    # Null means as many as query heads everywhere, no word of it what the architecture has.
+    silent = row.kv_heads if "num_key_value_heads" not in raw else None
+    layers = fields.whole("num_hidden_layers", most=MOST_LAYERS)
     max_positions = fields.whole("max_position_embeddings")
+    rope = read_rope(raw, row, path, max_positions)
+    unrotated = read_unrotated_layers(raw, row, path, layers)
+    biased = fields.flag("attention_bias", False)
     config = ModelConfig(
         architecture=name,
         vocab_size=fields.whole("vocab_size"),
         hidden_size=hidden,
-        num_layers=fields.whole("num_hidden_layers", most=MOST_LAYERS),
+        num_layers=layers,
         num_heads=heads,
-        num_kv_heads=fields.whole("num_key_value_heads", heads),
-        head_dim=fields.whole("head_dim", row.head_dim or hidden // heads),
+        num_kv_heads=fields.whole("num_key_value_heads", silent or heads),
+        head_dim=head_dim,
         intermediate_size=fields.whole("intermediate_size"),
-        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope_theta=Fields(rope, str(path)).number("rope_theta", fields.number("rope_theta", 10000.0)),
-        rope_scaling=_rope_scaling(rope, path, max_positions),
+        rms_norm_eps=fields.number("rms_norm_eps", row.rms_norm_eps),
+        rope_theta=rope.theta,
+        rope_scaling=rope.scaling,
         max_position_embeddings=max_positions,
-        tie_word_embeddings=fields.flag("tie_word_embeddings", False),
+        tie_word_embeddings=fields.flag("tie_word_embeddings", row.tied),
         attention_bias=biased if row.attention_bias is None else row.attention_bias,
         output_bias=biased if row.output_bias is None else row.output_bias,
         mlp_bias=fields.flag("mlp_bias", False) if row.mlp_bias is None else row.mlp_bias,
@@ -66,11 +73,19 @@ def read_folder_config(folder: Path) -> ModelConfig:
         dtype=_dtype(raw, path),
         eos_token_ids=_eos_token_ids(folder, fields),
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
+        fused_projections=row.fused_projections,
+        rotary_dim=None if rope.share == 1 else int(head_dim * rope.share),
+        unrotated_layers=unrotated,
+        layer_windows=read_layer_windows(raw, row, path, layers, unrotated),
+        attention_scale=fields.number("attention_multiplier", 1.0) if row.multipliers else None,
+        embedding_multiplier=fields.number("embedding_multiplier", 1.0) if row.multipliers else 1.0,
+        residual_multiplier=fields.number("residual_multiplier", 1.0) if row.multipliers else 1.0,
+        logits_scaling=fields.number("logits_scaling", 1.0) if row.multipliers else 1.0,
     )
     return check_heads(config, str(path))
 
 
-def _refuse_what_would_be_computed_wrongly(raw: Mapping[str, Any], row: Architecture, path: Path) -> None:
+def _refuse_what_would_be_computed_wrongly(raw: Mapping[str, Any], path: Path) -> None:
     quantization = raw.get("quantization_config")
     if quantization:
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
@@ -78,16 +93,6 @@ def _refuse_what_would_be_computed_wrongly(raw: Mapping[str, Any], row: Architec
     activation = raw.get("hidden_act") or raw.get("hidden_activation") or "silu"
     if activation not in ("silu", "swish"):
         raise CheckpointError(f"{path}: activation {activation} is not supported")
-    # Qwen2 names a window that it does not use unless told to; Mistral has one of 4,096 unless told otherwise.
-    used = raw.get("use_sliding_window", row.windowed)
-    window = raw.get("sliding_window", 4096) if used else None
-    layers = raw.get("layer_types") or []
-    if not isinstance(layers, list):
-        raise CheckpointError(f"{path}: layer_types must be a list, not {layers!r}")
-    kinds = [kind for kind in layers if kind != "full_attention"]
-    if window or kinds:
-        what = f"sliding_window {window}" if window else f"layer type {kinds[0]}"
-        raise CheckpointError(f"{path}: {what} is not supported")
 
 
 def _dtype(raw: Mapping[str, Any], path: Path) -> str:
@@ -95,35 +100,6 @@ def _dtype(raw: Mapping[str, Any], path: Path) -> str:
     if name not in _DTYPES:
         raise CheckpointError(f"{path}: dtype {name} is not supported; supported are {', '.join(_DTYPES)}")
     return name
-
-
-def _rope_parameters(raw: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    # transformers 5 writes rope_parameters (theta inside), earlier versions rope_scaling, the earliest with key "type".
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise CheckpointError(f"{path}: rope_scaling must be an object, not {rope!r}")
-    partial = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
-    if partial not in (None, 1, 1.0):
-        raise CheckpointError(f"{path}: partial_rotary_factor {partial} is not supported")
-    return rope
-
-
-def _rope_scaling(rope: Mapping[str, Any], path: Path, max_positions: int) -> RopeScaling:
-    kind = rope.get("rope_type", rope.get("type")) or "default"
-    fields = Fields(rope, str(path))
-    if kind == "default":
-        return RopeScaling()
-    if kind == "linear":
-        return RopeScaling("linear", fields.number("factor"))
-    if kind == "llama3":
-        return RopeScaling(
-            "llama3",
-            fields.number("factor"),
-            fields.number("low_freq_factor"),
-            fields.number("high_freq_factor"),
-            fields.whole("original_max_position_embeddings", max_positions),
-        )
-    raise CheckpointError(f"{path}: rope type {kind} is not supported; supported are default, linear, llama3")
 
 
 def _eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:

@@ -128,10 +128,10 @@ def _device(wanted: str) -> Device:
 
 def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     if config.max_model_len is None:
-        return model.max_position_embeddings
-    if config.max_model_len > model.max_position_embeddings:
+        return model.default_model_len
+    if config.max_model_len > model.longest_model_len:
         raise CheckpointError(
-            f"--max-model-len {config.max_model_len} is more than the model's {model.max_position_embeddings} positions"
+            f"--max-model-len {config.max_model_len} is more than the model's {model.longest_model_len} positions"
         )
     return config.max_model_len
 

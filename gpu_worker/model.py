@@ -20,7 +20,7 @@ class Decoder:
         self, config: ModelConfig, weights: ModelWeights, attention: TorchAttention, max_positions: int | None = None
     ) -> None:
         self.config, self.weights, self.attention = config, weights, attention
-        self.rope = rope_table(config, max_positions or config.max_position_embeddings, weights.norm.device)
+        self.rope = rope_table(config, max_positions or config.default_model_len, weights.norm.device)
         self._rotated = tuple(i not in config.unrotated_layers for i in range(config.num_layers))
 
     @torch.inference_mode()

@@ -76,7 +76,12 @@ def destinations(weights: ModelWeights, config: ModelConfig) -> dict[str, Tensor
     Every element of every parameter is in exactly one view.
     """
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention, wide = (q, kv, kv), (config.intermediate_size, config.intermediate_size)
+    attention: tuple[int, ...] = (q, kv, kv)
+    wide: tuple[int, ...] = (config.intermediate_size, config.intermediate_size)
+    qkv_names: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    gate_up_names: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    if config.fused_projections:
+        qkv_names, attention, gate_up_names, wide = ("self_attn.qkv_proj",), (), ("mlp.gate_up_proj",), ()
     views: dict[str, Tensor] = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
     if not config.tie_word_embeddings:
         views["lm_head.weight"] = weights.head
@@ -84,14 +89,14 @@ def destinations(weights: ModelWeights, config: ModelConfig) -> dict[str, Tensor
         parts: list[tuple[tuple[str, ...], str, Tensor | None, tuple[int, ...]]] = [
             (("input_layernorm",), "weight", layer.input_norm, ()),
             (("post_attention_layernorm",), "weight", layer.mlp_norm, ()),
-            (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "weight", layer.qkv, attention),
-            (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "bias", layer.qkv_bias, attention),
+            (qkv_names, "weight", layer.qkv, attention),
+            (qkv_names, "bias", layer.qkv_bias, attention),
             (("self_attn.q_norm",), "weight", layer.q_norm, ()),
             (("self_attn.k_norm",), "weight", layer.k_norm, ()),
             (("self_attn.o_proj",), "weight", layer.output, ()),
             (("self_attn.o_proj",), "bias", layer.output_bias, ()),
-            (("mlp.gate_proj", "mlp.up_proj"), "weight", layer.gate_up, wide),
-            (("mlp.gate_proj", "mlp.up_proj"), "bias", layer.gate_up_bias, wide),
+            (gate_up_names, "weight", layer.gate_up, wide),
+            (gate_up_names, "bias", layer.gate_up_bias, wide),
             (("mlp.down_proj",), "weight", layer.down, ()),
             (("mlp.down_proj",), "bias", layer.down_bias, ()),
         ]

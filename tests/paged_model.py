@@ -19,14 +19,22 @@ CPU = torch.device("cpu")
 
 
 class PagedModel:
-    """`step` runs rows of (request, tokens); where each request stands, and in which blocks, is remembered here."""
+    """`step` runs rows of (request, tokens); where each request stands, and in which blocks, is remembered here.
+
+    `served` is how many positions a request may have, for those rotations that go by it.
+    """
 
     def __init__(
-        self, path: Path, dtype: torch.dtype = torch.float32, block_size: int = 16, weights: ModelWeights | None = None
+        self,
+        path: Path,
+        dtype: torch.dtype = torch.float32,
+        block_size: int = 16,
+        weights: ModelWeights | None = None,
+        served: int | None = None,
     ) -> None:
         self.config = load_config(path)
         weights = weights or load_weights(path, self.config, dtype, CPU)
-        self.decoder = Decoder(self.config, weights, TorchAttention(self.config, block_size, dtype))
+        self.decoder = Decoder(self.config, weights, TorchAttention(self.config, block_size, dtype), served)
         self.blocks_each = -(-1024 // block_size)
         self.cache = KVCache.allocate(self.config, 8 * self.blocks_each + 1, block_size, dtype, CPU, fill=float("nan"))
         # Blocks in no order, so that a mix-up of block and position shows.

@@ -25,6 +25,7 @@ from checkpoint import (
     read_index,
 )
 from checkpoint.__main__ import main
+from checkpoint.architectures import ARCHITECTURES
 from checkpoint.gguf_tokenizer import build_tokenizer
 from checkpoint.sampling import SamplingDefaults, sampling_defaults
 from tests.tiny_gguf import write_gguf
@@ -34,6 +35,16 @@ from tests.tiny_models import change_json, save, tiny_model
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return save(tiny_model("grouped queries"), tmp_path / "model")
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+LONG = {"rope_type": "longrope", "short_factor": [1.5] * 8, "long_factor": [2.0] * 8}
 
 
 def changed(folder: Path, **changes: Any) -> Path:
@@ -75,15 +86,52 @@ def test_a_null_head_dim_is_hidden_over_heads_and_a_given_one_is_kept(folder: Pa
         (
             {
                 "rope_theta": 5e5,
-                "rope_scaling": {
-                    "rope_type": "llama3",
-                    "factor": 8.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 8192,
-                },
+                "rope_scaling": LLAMA3,
             },
             (5e5, RopeScaling("llama3", 8.0, 1.0, 4.0, 8192)),
+        ),
+        (
+            {"rope_scaling": LLAMA3, "original_max_position_embeddings": 4096},
+            (1e4, RopeScaling("llama3", 8.0, 1.0, 4.0, 4096)),
+        ),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+            (1e4, RopeScaling("dynamic", 2.0, original_max_position_embeddings=2048)),
+        ),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}},
+            (1e4, RopeScaling("yarn", 4.0, original_max_position_embeddings=512, attention_factor=1.1386294361119891)),
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 0.5, "beta_fast": 9, "beta_slow": 2}},
+            (1e4, RopeScaling("yarn", 0.5, original_max_position_embeddings=2048, beta_fast=9.0, beta_slow=2.0)),
+        ),
+        (
+            {"architectures": ["Phi3ForCausalLM"], "rope_scaling": LONG | {"type": "su", "rope_type": None}},
+            (
+                1e4,
+                RopeScaling(
+                    "longrope",
+                    0.5,  # 2,048 of the 4,096 positions that Phi3 was trained for
+                    original_max_position_embeddings=4096,
+                    divisors=(1.5,) * 8,
+                    long_divisors=(2.0,) * 8,
+                ),
+            ),
+        ),
+        (
+            {"rope_scaling": LONG | {"attention_factor": 1.25, "factor": 32, "original_max_position_embeddings": 64}},
+            (
+                1e4,
+                RopeScaling(
+                    "longrope",
+                    32.0,
+                    original_max_position_embeddings=64,
+                    divisors=(1.5,) * 8,
+                    long_divisors=(2.0,) * 8,
+                    attention_factor=1.25,
+                ),
+            ),
         ),
     ],
     ids=str,
@@ -100,8 +148,26 @@ def test_rope_is_read_in_every_spelling(
     [
         ({"architectures": ["FalconForCausalLM"]}, "architecture FalconForCausalLM"),
         ({"architectures": None, "model_type": "mamba"}, "architecture mamba"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4}}, "rope type yarn"),
-        ({"rope_parameters": {"type": "dynamic", "factor": 2}}, "rope type dynamic"),
+        (
+            {"rope_parameters": {"rope_type": "su", "factor": 4}},
+            "rope type su is not supported; supported are default, ",
+        ),
+        ({"rope_parameters": {"type": "mrope", "factor": 2}}, "rope type mrope"),
+        ({"rope_parameters": {"type": ["yarn"]}}, "rope type ['yarn']"),
+        ({"rope_parameters": 5}, "rope_scaling must be an object, not 5"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "each layer type (full_attention)"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "factor must be a positive number, not None"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2, "truncate": 1}}, "truncate must be true or false"),
+        ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1]}}, "long_factor must be a list of positive"),
+        ({"rope_parameters": LONG | {"short_factor": [1, -1]}}, "short_factor must be a list of positive"),
+        ({"rope_parameters": LONG | {"short_factor": [1, 1]}}, "2 rotary divisors do not fit 16 dimensions"),
+        (
+            {"rope_parameters": LONG, "max_position_embeddings": 1},
+            "original_max_position_embeddings must be an integer f",
+        ),
+        ({"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "high_freq_factor 1.0 must be more than"),
+        ({"rope_parameters": {"rope_theta": 1}}, "theta must be more than 1, not 1.0"),
+        ({"rope_parameters": {"type": "dynamic", "factor": 2}, "head_dim": 2}, "more than 2 dimensions"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor must be a positive number, not None"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantisation awq"),
@@ -128,12 +194,36 @@ def test_rope_is_read_in_every_spelling(
         ({"head_dim": 15}, "a head of 15 dimensions is odd"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps must be a positive number"),
         ({"eos_token_id": 2**70}, "eos_token_id must be token ids"),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window 4096"),
-        ({"architectures": ["MistralForCausalLM"]}, "sliding_window 4096"),
+        ({"use_sliding_window": True, "sliding_window": 99}, "sliding_window 99"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window must be a positive integer"),
         (
-            {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 99},
-            "sliding_window 99",
+            {"architectures": ["MistralForCausalLM"], "layer_types": ["chunked_attention"]},
+            "layer type chunked_attention",
         ),
+        ({"architectures": ["MistralForCausalLM"], "layer_types": ["full_attention"]}, "1 entries for 3 layers"),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["sliding_attention"] * 3},
+            "no sliding_window is in use",
+        ),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "max_window_layers": -1},
+            "max_window_layers must be an integer from 0 on, not -1",
+        ),
+        (
+            {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0]},
+            "no_rope_layers must be a list of 0 or 1",
+        ),
+        ({"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0, 2]}, "no_rope_layers must be a list"),
+        (
+            {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 0},
+            "no_rope_layer_interval must be a pos",
+        ),
+        (
+            {"architectures": ["GraniteForCausalLM"], "residual_multiplier": -1},
+            "residual_multiplier must be a positive",
+        ),
+        ({"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 1.5}, "partial_rotary_factor 1.5"),
+        ({"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.45}, "7 of 16 dimensions"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -145,9 +235,84 @@ def test_what_would_be_computed_wrongly_is_refused_by_name(changes: dict[str, An
     assert str(caught.value).isprintable(), "it is one line"
 
 
-def test_a_window_that_is_switched_off_is_no_window(folder: Path) -> None:
-    load_config(changed(folder, architectures=["Qwen2ForCausalLM"], sliding_window=99, use_sliding_window=False))
-    load_config(changed(folder, use_sliding_window=None))
+@pytest.mark.parametrize(
+    ("family", "changes", "windows"),
+    [
+        ("Llama", {"sliding_window": 99, "layer_types": ["full_attention"] * 3}, ()),
+        ("Mistral", {}, (4096, 4096, 4096)),
+        ("Mistral", {"sliding_window": 99}, (99, 99, 99)),
+        ("Mistral", {"sliding_window": 99, "use_sliding_window": False}, ()),
+        ("Mistral", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, (0, 4096, 0)),
+        ("Qwen2", {"sliding_window": 99, "use_sliding_window": False}, ()),
+        ("Qwen2", {"sliding_window": 99, "use_sliding_window": True}, ()),  # 28 layers before the first with a window
+        ("Qwen2", {"sliding_window": 99, "use_sliding_window": True, "max_window_layers": 0}, (99, 99, 99)),
+        ("Qwen3", {"use_sliding_window": True, "max_window_layers": 2}, (0, 0, 4096)),
+        ("Qwen3", {"use_sliding_window": True, "layer_types": ["full_attention"] * 3, "max_window_layers": 0}, ()),
+        ("SmolLM3", {"sliding_window": 99, "no_rope_layer_interval": 2}, ()),
+        ("SmolLM3", {"sliding_window": 99, "use_sliding_window": True, "no_rope_layer_interval": 2}, (0, 99, 0)),
+        ("Phi3", {}, ()),
+        ("Phi3", {"sliding_window": 99}, (99, 99, 99)),
+    ],
+    ids=str,
+)
+def test_windows_are_those_that_the_family_reads_from_its_configuration(
+    family: str, changes: dict[str, Any], windows: tuple[int, ...], folder: Path
+) -> None:
+    assert load_config(changed(folder, architectures=[f"{family}ForCausalLM"], **changes)).layer_windows == windows
+
+
+def test_a_null_window_is_none_where_the_family_has_one(folder: Path) -> None:
+    changed(folder, architectures=["MistralForCausalLM"], sliding_window=0)
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace('"sliding_window": 0', '"sliding_window": null'))
+    assert load_config(folder).layer_windows == ()
+
+
+def test_layers_without_rotation_are_listed_or_come_at_intervals(folder: Path) -> None:
+    changed(folder, num_hidden_layers=9, no_rope_layers=[0] * 9)
+    assert load_config(folder).unrotated_layers == frozenset(), "only SmolLM3 knows of them"
+    assert load_config(changed(folder, architectures=["SmolLM3ForCausalLM"])).unrotated_layers == frozenset(range(9))
+    assert load_config(changed(folder, no_rope_layers=None)).unrotated_layers == {3, 7}
+    assert load_config(changed(folder, no_rope_layer_interval=3)).unrotated_layers == {2, 5, 8}
+    assert load_config(changed(folder, no_rope_layers=[1, 0] * 5)).unrotated_layers == {1, 3, 5, 7}
+
+
+def test_what_a_configuration_leaves_out_is_what_its_family_has(folder: Path) -> None:
+    import transformers
+
+    silent = ("num_key_value_heads", "head_dim", "tie_word_embeddings", "rms_norm_eps", "rope_parameters")
+    changed(folder, num_attention_heads=32, hidden_size=512, **dict.fromkeys(silent))
+    for name in ARCHITECTURES:
+        ours = load_config(changed(folder, architectures=[name]))
+        theirs = getattr(transformers, name.replace("ForCausalLM", "Config"))(num_attention_heads=32, hidden_size=512)
+        assert ours.num_kv_heads == theirs.num_key_value_heads, name
+        assert ours.head_dim == (getattr(theirs, "head_dim", None) or 16), name
+        assert ours.tie_word_embeddings == theirs.tie_word_embeddings, name
+        assert ours.rms_norm_eps == theirs.rms_norm_eps, name
+        assert ours.rope_theta == theirs.rope_parameters["rope_theta"], name
+
+
+@pytest.mark.parametrize(
+    ("rope", "default", "longest"),
+    [
+        ({"rope_type": "default"}, 2048, 2048),
+        (LLAMA3, 2048, 2048),
+        (LONG, 2048, 2048),
+        ({"rope_type": "linear", "factor": 4.0}, 2048, 8192),
+        ({"rope_type": "dynamic", "factor": 2.5}, 2048, 5120),
+        ({"rope_type": "linear", "factor": 0.5}, 2048, 2048),
+        ({"rope_type": "dynamic", "factor": 1e300}, 2048, 2**24),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}, 8192, 8192),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}, 2048, 2048),
+        ({"rope_type": "yarn", "factor": 1e300, "original_max_position_embeddings": 512}, 2**24, 2**24),
+    ],
+    ids=str,
+)
+def test_as_many_positions_are_served_as_the_scaling_is_for(
+    rope: dict[str, Any], default: int, longest: int, folder: Path
+) -> None:
+    config = load_config(changed(folder, rope_parameters=rope))
+    assert (config.default_model_len, config.longest_model_len) == (default, longest)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "null", "", '{"a":' * 100_000], ids=lambda text: text[:10])
@@ -353,7 +518,19 @@ def test_a_gguf_of_lists_in_lists_is_refused(gguf_path: Path) -> None:
         ({"llama.attention.head_count_kv": 3}, "4 attention heads are no multiple of 3"),
         ({"split.count": "many"}, "split over several files"),
         ({"llama.expert_count": 8}, "mixture of experts"),
-        ({"llama.rope.scaling.type": "yarn"}, "rope type yarn"),
+        ({"llama.rope.scaling.type": "su"}, "rope type su"),
+        ({"llama.rope.scaling.type": "yarn"}, "rope.scaling.factor must be a positive number"),
+        (
+            {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.yarn_attn_factor": 1.5,
+            },
+            "rope.scaling.yarn_attn_factor 1.5",
+        ),
+        ({"llama.rope.scaling.type": "longrope"}, "tensor rope_factors_short.weight is missing"),
+        ({"llama.rope.scaling.attn_factor": 1.5}, "rope.scaling.attn_factor 1.5"),
+        ({"llama.embedding_scale": 12.0}, "embedding_scale 12.0 is not supported for llama"),
         ({"llama.attention.sliding_window": 512}, "sliding_window 512"),
         ({"llama.rope.dimension_count": 8}, "rope.dimension_count 8"),
         ({"llama.embedding_length": None}, "embedding_length must be a positive integer"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +18,10 @@ from tests.tiny_models import VARIANTS, VOCAB, reference_logits, save, tiny_mode
 
 # Logits have a spread of about 2: float32 noise is some 1e-5, an error in the arithmetic some 1e-1.
 CLOSE = 1e-4
+
+
+# The types of rotation, and partly rotated heads: "default" is that of the first.
+ROPES = ["grouped queries", "another theta", *(name for name in VARIANTS if "rope" in name)]
 
 
 def assert_near(ours: Tensor, theirs: Tensor, rtol: float = CLOSE, atol: float = CLOSE) -> None:
@@ -32,8 +37,37 @@ def some_tokens(count: int, seed: int = 0) -> list[int]:
 def test_logits_equal_those_of_transformers(variant: str, tmp_path: Path) -> None:
     model = tiny_model(variant)
     tokens = some_tokens(300)
-    (logits,) = PagedModel(save(model, tmp_path)).step((0, tokens))
+    (logits,) = PagedModel(save(model, tmp_path), served=len(tokens)).step((0, tokens))
     assert_near(logits, reference_logits(model, tokens))
+
+
+@pytest.mark.parametrize(
+    "variant", ["Mistral with a window", "Ministral", "SmolLM3 with windows", "dynamic rope", "Phi3"]
+)
+def test_chunks_and_decode_steps_over_any_edge_do_not_change_logits(variant: str, tmp_path: Path) -> None:
+    model = tiny_model(variant)
+    tokens = some_tokens(150)
+    paged = PagedModel(save(model, tmp_path), served=len(tokens))
+    pieces, at = [], 0
+    for count in [10, 9, 1, 1, 1, 4, 1, 21, 1, 1, 40, 1, 30, *[1] * 29]:
+        (piece,) = paged.step((0, tokens[at : at + count]))
+        pieces.append(piece)
+        at += count
+    assert_near(torch.cat(pieces), reference_logits(model, tokens))
+
+
+def test_what_every_window_has_left_behind_is_not_read(tmp_path: Path) -> None:
+    model = tiny_model("Mistral with a window")
+    tokens = some_tokens(200)
+    paged = PagedModel(save(model, tmp_path))
+    paged.step((0, tokens[:150]))
+    for position in range(150 - 47):
+        block, offset = int(paged.tables[0, position // 16]), position % 16
+        for pool in paged.cache.k + paged.cache.v:
+            pool[block, offset] = float("nan")
+    (decoded,) = paged.step((0, tokens[150:151]))
+    (chunk,) = paged.step((0, tokens[151:]))
+    assert_near(torch.cat((decoded, chunk)), reference_logits(model, tokens)[150:])
 
 
 @pytest.mark.parametrize("chunks", [[40], [1] * 40, [16, 16, 8], [15, 1, 17, 7], [39, 1], [1, 39]])
@@ -114,17 +148,44 @@ def test_activations_beyond_float16_stay_finite(tmp_path: Path) -> None:
     assert logits.isfinite().all()
 
 
-@pytest.mark.parametrize("variant", ["grouped queries", "another theta", "linear rope", "llama3 rope"])
-def test_rotary_table_equals_that_of_transformers_at_any_position(variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", ROPES)
+@pytest.mark.parametrize("served", [64, 100_001])
+def test_rotary_table_equals_that_of_transformers_at_any_position(variant: str, served: int, tmp_path: Path) -> None:
     model = tiny_model(variant)
     config = load_config(save(model, tmp_path))
-    table = rope_table(config, 100_001, CPU)
-    places = torch.tensor([0, 1, 127, 128, 1_000, 8_000, 8_191, 100_000])
+    table = rope_table(config, served, CPU)
+    places = torch.tensor([0, 1, 63, 64, 127, 128, 1_000, 8_000, 8_191, 100_000])
+    places = places[places < served]
     cos, sin = model.model.rotary_emb(torch.zeros(1), places[None])
-    half = config.head_dim // 2
+    pairs = (config.rotary_dim or config.head_dim) // 2
+    assert table.shape == (served, 2 * pairs)
     # An ulp of the angle is 8e-3 at 100,000: only the same operations in float32 come this close there.
-    assert_near(table[places, :half], cos[0, :, :half], rtol=0, atol=1e-6)
-    assert_near(table[places, half:], sin[0, :, :half], rtol=0, atol=1e-6)
+    assert_near(table[places, :pairs], cos[0, :, :pairs], rtol=0, atol=1e-6)
+    assert_near(table[places, pairs:], sin[0, :, :pairs], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ROPES)
+def test_logits_equal_those_of_transformers_at_far_positions(variant: str, tmp_path: Path) -> None:
+    model = tiny_model(variant)
+    tokens, count = torch.tensor(some_tokens(60)), 60
+    for first in (1_000, 8_160, 100_000):
+        paged = PagedModel(save(model, tmp_path), served=first + count)
+        # Rotated as if far out, while the row begins where its past does.
+        step = paged.decoder.attention.prepare(paged.tables[:1], np.array([0]), np.array([count]))
+        far = torch.arange(first, first + count)
+        logits = paged.decoder.forward(tokens, far, torch.arange(count), step, paged.cache)
+        with torch.inference_mode():
+            expected = model(tokens[None], position_ids=far[None]).logits[0]
+        assert_near(logits, expected)
+
+
+@pytest.mark.parametrize("variant", ["dynamic rope", "Phi3 partly rotated by longrope"])
+def test_a_rotation_goes_by_the_served_length_and_not_by_the_reached_one(variant: str, tmp_path: Path) -> None:
+    config = load_config(save(tiny_model(variant), tmp_path))
+    trained = config.rope_scaling.original_max_position_embeddings
+    within, beyond = rope_table(config, trained, CPU), rope_table(config, trained + 1, CPU)
+    assert torch.equal(within[: trained // 2], rope_table(config, trained // 2, CPU))
+    assert not torch.allclose(within, beyond[:trained], atol=1e-4)
 
 
 def test_dummy_weights_give_lively_logits(tmp_path: Path) -> None:
