@@ -14,6 +14,7 @@ from checkpoint import load_config
 from gpu_worker.loading import load_weights
 from gpu_worker.rope import rope_table
 from tests.paged_model import CPU, PagedModel
+from tests.tiny_gguf import write_gguf
 from tests.tiny_models import VARIANTS, VOCAB, reference_logits, save, tiny_model
 
 # Logits have a spread of about 2: float32 noise is some 1e-5, an error in the arithmetic some 1e-1.
@@ -68,6 +69,28 @@ def test_what_every_window_has_left_behind_is_not_read(tmp_path: Path) -> None:
     (decoded,) = paged.step((0, tokens[150:151]))
     (chunk,) = paged.step((0, tokens[151:]))
     assert_near(torch.cat((decoded, chunk)), reference_logits(model, tokens)[150:])
+
+
+@pytest.mark.parametrize(
+    ("variant", "architecture"),
+    [
+        ("linear rope", "llama"),
+        ("yarn rope", "llama"),
+        ("Granite", "granite"),
+        ("Granite with biases", "granite"),
+        ("Phi3", "phi3"),
+        ("Phi3 partly rotated by longrope", "phi3"),
+        ("SmolLM3 of four layers", "smollm3"),
+    ],
+)
+def test_logits_of_a_gguf_are_those_of_the_family_that_it_names(
+    variant: str, architecture: str, tmp_path: Path
+) -> None:
+    model = tiny_model(variant)
+    write_gguf(model, tmp_path / "model.gguf", architecture)
+    tokens = some_tokens(150)
+    (logits,) = PagedModel(tmp_path / "model.gguf", served=len(tokens)).step((0, tokens))
+    assert_near(logits, reference_logits(model, tokens))
 
 
 @pytest.mark.parametrize("chunks", [[40], [1] * 40, [16, 16, 8], [15, 1, 17, 7], [39, 1], [1, 39]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,23 @@ NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+}
+
+
+MULTIPLIERS = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
 }
 
 
@@ -50,6 +61,9 @@ def write_gguf(
     head_dim = getattr(config, "head_dim", None)
     if head_dim:
         metadata |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
+    metadata |= _rope_keys(config) | {key: getattr(config, name, None) for name, key in MULTIPLIERS.items()}
+    if architecture == "phi3":
+        metadata["attention.sliding_window"] = config.sliding_window or 0
     metadata = {f"{architecture}.{key}": value for key, value in metadata.items()}
     metadata |= {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.bos_token_id": 1}
     for key, value in (metadata | (keys or {})).items():
@@ -70,13 +84,16 @@ def write_gguf(
         values = parameter.float().numpy()
         stored = kind if values.ndim == 2 else gguf.GGMLQuantizationType.F32
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-        paired = architecture == "llama" and heads is not None
+        paired = architecture in ("llama", "granite", "smollm3") and heads is not None
         data = gguf.quants.quantize(_paired(values, heads or 1) if paired else values, stored)
         writer.add_tensor(gguf_name(name), data, raw_dtype=stored)
         back = gguf.quants.dequantize(data, stored).reshape(values.shape)
         unpacked[name] = _unpaired(back, heads or 1) if paired else back
     if rope["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", _rope_divisors(model))
+    if rope["rope_type"] == "longrope":
+        writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], np.float32))
+        writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -101,6 +118,22 @@ def _paired(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
 
 def _unpaired(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     return np.stack([head[part::2] for head in np.split(rows, heads) for part in (0, 1)]).reshape(rows.shape)
+
+
+def _rope_keys(config: Any) -> dict[str, Any]:
+    rope, head_dim = config.rope_parameters, config.hidden_size // config.num_attention_heads
+    keys: dict[str, Any] = {}
+    if rope.get("partial_rotary_factor"):
+        keys["rope.dimension_count"] = int(head_dim * rope["partial_rotary_factor"])
+    if rope["rope_type"] in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": float(rope["factor"])}
+    if rope["rope_type"] in ("longrope", "yarn"):
+        keys["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    if rope["rope_type"] == "longrope":
+        trained = rope["original_max_position_embeddings"]
+        longer = config.max_position_embeddings / trained
+        keys["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(longer) / math.log(trained))
+    return keys
 
 
 def _rope_divisors(model: Any) -> NDArray[np.float32]:

@@ -92,7 +92,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Qwen3": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
     "Qwen3 with a head of 96": ("Qwen3", {"head_dim": 96, "attention_bias": True}),
-    "SmolLM3": ("SmolLM3", {"no_rope_layer_interval": 2}),
+    "SmolLM3 of four layers": ("SmolLM3", {"num_hidden_layers": 4}),
     "SmolLM3 with windows": (
         "SmolLM3",
         {"no_rope_layers": [0, 1, 0], "use_sliding_window": True, "sliding_window": 25, "tie_word_embeddings": False},
