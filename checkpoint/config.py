@@ -113,7 +113,10 @@ class ModelConfig:
 
 
 def check_heads(config: ModelConfig, source: str) -> ModelConfig:
-    """Return `config`, or raise a `CheckpointError` that names `source` if no attention can have these heads."""
+    """Return `config`, or raise a `CheckpointError` that names `source` if no attention can have such heads.
+
+    That includes how they are rotated.
+    """
     heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
     if heads % kv_heads:
         raise CheckpointError(f"{source}: {heads} attention heads are no multiple of {kv_heads} key-value heads")

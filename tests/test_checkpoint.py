@@ -28,7 +28,7 @@ from checkpoint.__main__ import main
 from checkpoint.architectures import ARCHITECTURES
 from checkpoint.gguf_tokenizer import build_tokenizer
 from checkpoint.sampling import SamplingDefaults, sampling_defaults
-from tests.tiny_gguf import write_gguf
+from tests.tiny_gguf import MULTIPLIERS, write_gguf
 from tests.tiny_models import change_json, save, tiny_model
 
 
@@ -44,6 +44,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+LONGROPE = "Phi3 partly rotated by longrope"
 LONG = {"rope_type": "longrope", "short_factor": [1.5] * 8, "long_factor": [2.0] * 8}
 
 
@@ -545,6 +546,35 @@ def test_a_gguf_that_would_be_computed_wrongly_is_refused_by_name(
     write_gguf(tiny_model("grouped queries"), tmp_path / "tiny.gguf", "llama", keys=keys)
     with pytest.raises(CheckpointError, match=named):
         locate(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("variant", "architecture", "keys", "named"),
+    [
+        ("Granite", "granite", {"granite.rope.scaling.finetuned": False}, "granite without rotation"),
+        ("Granite", "granite", {"granite.residual_scale": -1.0}, "residual_scale must be a positive number"),
+        ("Phi3", "phi3", {"phi3.attention.sliding_window": -1.0}, "sliding_window must be an integer from 0 on"),
+        (LONGROPE, "phi3", {"phi3.rope.dimension_count": 8}, "6 rotary divisors do not fit 8 dimensions"),
+        (LONGROPE, "phi3", {"phi3.rope.dimension_count": 18}, "18 of 16 dimensions"),
+        (LONGROPE, "phi3", {"phi3.rope.scaling.type": "yarn"}, "rope type yarn is not supported together with"),
+        ("llama3 rope", "llama", {"llama.rope.scaling.type": "linear"}, "rope type linear is not supported together"),
+    ],
+    ids=str,
+)
+def test_a_gguf_of_another_family_that_would_be_computed_wrongly_is_refused_by_name(
+    variant: str, architecture: str, keys: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    write_gguf(tiny_model(variant), tmp_path / "tiny.gguf", architecture, keys=keys)
+    with pytest.raises(CheckpointError, match=named):
+        locate(str(tmp_path))
+
+
+def test_multipliers_of_zero_are_the_usual_ones(tmp_path: Path) -> None:
+    zeros = dict.fromkeys((f"granite.{key}" for key in MULTIPLIERS.values()), 0.0)
+    write_gguf(tiny_model("Granite"), tmp_path / "tiny.gguf", "granite", keys=zeros)
+    config = load_config(tmp_path / "tiny.gguf")
+    assert config.attention_scale is None
+    assert (config.embedding_multiplier, config.residual_multiplier, config.logits_scaling) == (1, 1, 1)
 
 
 def test_an_unknown_gguf_architecture_or_storage_type_is_named(gguf_path: Path, tmp_path: Path) -> None:

@@ -153,8 +153,9 @@ def test_padded_rows_write_to_the_reserved_block_only(tmp_path: Path) -> None:
     assert logits.isfinite().all()
 
 
-def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
-    model = tiny_model("grouped queries")
+@pytest.mark.parametrize("variant", ["grouped queries", "Granite", "Mistral with a window"])
+def test_bfloat16_is_near_float32(variant: str, tmp_path: Path) -> None:
+    model = tiny_model(variant)
     tokens = some_tokens(100)
     (logits,) = PagedModel(save(model, tmp_path), dtype=torch.bfloat16).step((0, tokens))
     exact = reference_logits(model, tokens)
