@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -20,13 +21,20 @@ class CPUEvent:
         """Begin not done; `wake` is called when it is."""
         self._flag = threading.Event()
         self._wake = wake
+        self._when = 0.0
 
     def done(self) -> bool:
         """Whether the stream has got there."""
         return self._flag.is_set()
 
+    def seconds_since(self, earlier: Event) -> float:
+        """Return the time between the two."""
+        assert isinstance(earlier, CPUEvent)
+        return self._when - earlier._when
+
     def fire(self) -> None:
         """Be done."""
+        self._when = time.perf_counter()
         self._flag.set()
         if self._wake is not None:
             self._wake()
@@ -50,8 +58,8 @@ class CPUStream:
         """Submit work."""
         self._work.put(work)
 
-    def record(self) -> CPUEvent:
-        """Return an event behind all work submitted so far."""
+    def record(self, *, timed: bool = False) -> CPUEvent:
+        """Return an event behind all work submitted so far; here they are all timed."""
         event = CPUEvent(self._wake)
         self._work.put(event.fire)
         return event

@@ -12,14 +12,19 @@ from gpu_worker.device import Event
 class CUDAEvent:
     """A CUDA event that was recorded on a stream."""
 
-    def __init__(self, stream: torch.cuda.Stream) -> None:
+    def __init__(self, stream: torch.cuda.Stream, timed: bool) -> None:
         """Record on `stream`."""
-        self.event = torch.cuda.Event()
+        self.event = torch.cuda.Event(enable_timing=timed)
         self.event.record(stream)
 
     def done(self) -> bool:
         """Whether the GPU has got there. Raises what broke the device."""
         return bool(self.event.query())
+
+    def seconds_since(self, earlier: Event) -> float:
+        """Return the time between the two, by the GPU's clock."""
+        assert isinstance(earlier, CUDAEvent)
+        return float(earlier.event.elapsed_time(self.event)) / 1e3
 
 
 class CUDAStream:
@@ -34,9 +39,9 @@ class CUDAStream:
         with torch.cuda.stream(self._stream):
             work()
 
-    def record(self) -> CUDAEvent:
+    def record(self, *, timed: bool = False) -> CUDAEvent:
         """Return an event behind all work launched so far."""
-        return CUDAEvent(self._stream)
+        return CUDAEvent(self._stream, timed)
 
     def wait(self, event: Event) -> None:
         """Hold up what is launched from now on until `event` is done; the host does not wait."""

@@ -23,6 +23,9 @@ class Event(Protocol):
     def done(self) -> bool:
         """Whether everything submitted before it has finished. Raises what broke the device, if that happened."""
 
+    def seconds_since(self, earlier: Event) -> float:
+        """Return the time between two events of one device that are done and were recorded `timed`."""
+
 
 class Stream(Protocol):
     """Work in order."""
@@ -30,8 +33,8 @@ class Stream(Protocol):
     def run(self, work: Callable[[], None]) -> None:
         """Submit work, which must not raise: the pipeline catches what a step raises."""
 
-    def record(self) -> Event:
-        """Return an event that is done once all work submitted so far has finished."""
+    def record(self, *, timed: bool = False) -> Event:
+        """Return an event that is done once all work submitted so far has finished; `timed` remembers when that was."""
 
     def wait(self, event: Event) -> None:
         """Let all work submitted from now on begin only after `event` of another stream."""

@@ -44,6 +44,8 @@ class Batch:
     samples: int
     error: BaseException | None = None
     skipped: bool = False  # it was queued behind a step that failed
+    began: Event | None = None
+    computed: Event | None = None
     finished: Event | None = None
 
 
@@ -66,6 +68,7 @@ class StepPipeline:
             for _ in range(plans_in_flight)
         ]
         self._in_flight: deque[Batch] = deque()
+        self.busy_seconds = 0.0  # how long the device has computed, for the plans that were collected
         self._failed_step = 0  # of the compute stream alone, like all that lasts
 
     def __len__(self) -> int:
@@ -103,8 +106,10 @@ class StepPipeline:
 
         device.copy_in.run(_guarded(batch, buffers.staging.copy))
         device.compute.wait(device.copy_in.record())
+        batch.began = device.compute.record(timed=True)  # behind all waits: from here on the device is busy
         device.compute.run(compute)
-        device.copy_out.wait(device.compute.record())
+        batch.computed = device.compute.record(timed=True)
+        device.copy_out.wait(batch.computed)
         device.copy_out.run(_guarded(batch, copy_out))
         batch.finished = device.copy_out.record()
         self._in_flight.append(batch)
@@ -121,6 +126,8 @@ class StepPipeline:
         batch = self._in_flight.popleft()
         plan, buffers = batch.plan, batch.buffers
         self._free.append(buffers)
+        if batch.began is not None and batch.computed is not None:
+            self.busy_seconds += batch.computed.seconds_since(batch.began)
         if batch.error is not None:
             _log.error("step %d failed", plan.step, exc_info=batch.error)
             return Failed(plan.session, plan.step, True, f"{type(batch.error).__name__}: {batch.error}")

@@ -90,7 +90,9 @@ class WorkerProcess:
             if isinstance(message, Open):
                 self._claim(peer, message)
             elif isinstance(message, Ping):
-                self._say(peer, Pong(mine.number, mine.answered) if mine is not None else Pong(self._life, 0))
+                busy = 0.0 if session is None else session.pipeline.busy_seconds
+                number, answered = (self._life, 0) if mine is None else (mine.number, mine.answered)
+                self._say(peer, Pong(number, answered, busy=busy))
             elif isinstance(message, Plan | Close):
                 if mine is None or message.session != mine.number:
                     self._stale.add(f"session {message.session}")

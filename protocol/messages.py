@@ -78,10 +78,14 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """I am. `session` changes when the process was restarted; `step` is the last step a worker has answered."""
+    """I am. `session` changes when the process was restarted; `step` is the last step a worker has answered.
+
+    `busy` are the seconds that a worker's device has computed for the session it has, whoever asks.
+    """
 
     session: Session
     step: Step
+    busy: Annotated[float, Real(0.0, 1e12)] = 0.0
 
 
 # ---------------------------------------------------------------- scheduler and worker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,21 @@ def test_the_next_plan_is_launched_while_the_one_before_it_computes(engine: Engi
     assert not loop.pipeline.room
     gate.set()
     loop.drain()
+
+
+def test_the_device_is_busy_while_it_computes_and_at_no_other_time(engine: Engine) -> None:
+    loop = RealLoop(engine, 2)
+    loop.submit(submit(1, [5, 6, 7], 3, ignore_eos=True))
+    assert isinstance(engine.device, CPUDevice)
+    held = threading.Event()
+    engine.device.copy_in.run(_closed(held))  # a plan whose columns are late keeps nobody busy
+    began = time.perf_counter()
+    assert loop.plan() is not None
+    time.sleep(0.2)
+    held.set()
+    loop.drain()
+    time.sleep(0.1)
+    assert 0.0 < loop.pipeline.busy_seconds < time.perf_counter() - began - 0.3 + 0.01
 
 
 def _closed(gate: threading.Event) -> Callable[[], None]:

@@ -284,7 +284,10 @@ def test_plan_n_plus_2_is_launched_while_n_plus_1_computes(engine: Engine, conne
     third = core.plan(0.0)
     assert third is not None
     peer.say(third)
-    assert peer.ask(Ping()) == Pong(opened.session, 1)  # the third was taken in; the second has no answer yet
+    pong = peer.ask(Ping())
+    assert isinstance(pong, Pong)
+    assert (pong.session, pong.step) == (opened.session, 1), "the third was taken in; the second has no answer yet"
+    assert pong.busy > 0.0
     gate.set()
     steps = []
     for _ in range(2):
