@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 
-from bench import scheduler
+from bench import scheduler, throughput
 
-BENCHMARKS = {"scheduler": scheduler}
+BENCHMARKS = {"scheduler": scheduler, "throughput": throughput}
 
 
 def main() -> int:

@@ -1,0 +1,138 @@
+"""Output tokens a second over a fixed set of requests, beside transformers or beside --lockstep.
+
+Both are loaded before the first run, and take turns on the same requests: what slows the machine down for a while slows
+both. Every pair gives a ratio; the report has all of them, not only the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from contextlib import ExitStack
+from typing import Any
+
+from bench.contestant import Contestant, Run
+from bench.machine import machine
+from bench.served import Served
+from bench.transformers_peer import TransformersPeer
+from bench.workload import Workload, uniform_workload
+from checkpoint import load_config, locate
+
+WARM_UP_TOKENS = 4
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what can be chosen."""
+    parser.add_argument("--model", metavar="PATH", help="model folder or .gguf file (default: the default model)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="(%(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(%(default)s)")
+    parser.add_argument("--requests", type=int, default=32, metavar="N", help="(%(default)s)")
+    for what in ("input", "output"):
+        parser.add_argument(
+            f"--{what}-lengths",
+            type=int,
+            nargs=2,
+            default=(16, 256),
+            metavar=("FROM", "TO"),
+            help=f"{what} tokens of a request, drawn uniformly (16 256)",
+        )
+    parser.add_argument("--seed", type=int, default=0, help="of lengths and tokens (%(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="runs of each (%(default)s)")
+    parser.add_argument(
+        "--compare",
+        choices=("transformers", "lockstep", "nothing"),
+        default="nothing",
+        help="whom to take turns with: transformers at its best, or ourselves without overlap (%(default)s)",
+    )
+    parser.add_argument("launch_options", nargs="*", metavar="-- OPTIONS", help="handed to launch.py")
+
+
+def run(given: argparse.Namespace) -> dict[str, Any]:
+    """Measure."""
+    path = locate(given.model)
+    vocab_size = load_config(path).vocab_size
+    workload = uniform_workload(
+        given.requests, tuple(given.input_lengths), tuple(given.output_lengths), vocab_size, given.seed
+    )
+    arguments = [f"--model={path}", f"--dtype={given.dtype}", f"--device={given.device}", *given.launch_options]
+    report: dict[str, Any] = {
+        "machine": machine(),
+        "model": path.name,
+        "dtype": given.dtype,
+        "device": given.device,
+        "requests": given.requests,
+        "input_tokens": sum(map(len, workload.prompts)),
+        "output_tokens": workload.output_tokens,
+        "launch_options": given.launch_options,
+    }
+    with ExitStack() as undo:
+        other: Contestant | None = None
+        if given.compare == "transformers":
+            peer = other = TransformersPeer(path, given.dtype, given.device)
+            undo.callback(peer.close)
+        ours = Served("stepahead", arguments)
+        undo.callback(ours.close)
+        if given.compare == "transformers":
+            report["modes"] = peer.best(workload)
+        elif given.compare == "lockstep":
+            other = Served("stepahead --lockstep", [*arguments, "--lockstep"])
+            undo.callback(other.close)
+        contestants: list[Contestant] = [ours] if other is None else [ours, other]
+        _warm_up(contestants, workload)
+        runs = _take_turns(contestants, workload, given.pairs)
+    report["runs"] = {name: [_shown(one) for one in each] for name, each in runs.items()}
+    if other is not None:
+        first, second = runs.values()
+        ratios = [a.tokens_per_second / b.tokens_per_second for a, b in zip(first, second, strict=True)]
+        report["ratio"] = {
+            "of": " / ".join(runs),
+            "pairs": ratios,
+            "median": statistics.median(ratios),
+            "least": min(ratios),
+            "most": max(ratios),
+        }
+    return report
+
+
+def _warm_up(contestants: list[Contestant], workload: Workload) -> None:
+    """Let each compute a little of everything once: first calls allocate, and compile what they compile."""
+    short = Workload(workload.prompts, tuple(min(length, WARM_UP_TOKENS) for length in workload.output_lengths))
+    for contestant in contestants:
+        contestant.run(short)
+
+
+def _take_turns(contestants: list[Contestant], workload: Workload, pairs: int) -> dict[str, list[Run]]:
+    """Return each contestant's runs. Who begins alternates: no one always has the other's heat to bear."""
+    runs: dict[str, list[Run]] = {contestant.name: [] for contestant in contestants}
+    for pair in range(pairs):
+        for contestant in contestants if pair % 2 == 0 else contestants[::-1]:
+            runs[contestant.name].append(contestant.run(workload))
+    return runs
+
+
+def _shown(one: Run) -> dict[str, float | None]:
+    return {"seconds": one.seconds, "tokens_per_second": one.tokens_per_second, "idle_share": one.idle_share}
+
+
+def text(report: dict[str, Any]) -> str:
+    """Return the report as a table."""
+    lines = [" ".join(f"{key} {value}," for key, value in report["machine"].items()).rstrip(",")]
+    lines.append(
+        f"{report['model']}, {report['dtype']} on {report['device']}: {report['requests']} requests, "
+        f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out"
+    )
+    for mode, speed in report.get("modes", {}).items():
+        lines.append(f"  tried: {mode}: {speed:.1f} tok/s")
+    width = max(map(len, report["runs"]))
+    for name, runs in report["runs"].items():
+        speeds = [one["tokens_per_second"] for one in runs]
+        line = f"{name:{width}}  {statistics.median(speeds):8.1f} tok/s  ({min(speeds):.1f} … {max(speeds):.1f})"
+        idle = [one["idle_share"] for one in runs if one["idle_share"] is not None]
+        if idle:
+            line += f"  device idle {statistics.median(idle):.1%}  ({min(idle):.1%} … {max(idle):.1%})"
+        lines.append(line)
+    if "ratio" in report:
+        ratio = report["ratio"]
+        pairs = ", ".join(f"{one:.3f}" for one in ratio["pairs"])
+        lines.append(f"{ratio['of']}: {ratio['median']:.3f}  ({pairs})")
+    return "\n".join(lines)
