@@ -1,0 +1,103 @@
+"""The throughput benchmark gives both sides the same work, in turns, and says what it found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import throughput
+from bench.contestant import Run
+from bench.transformers_peer import CONTINUOUS, _static, mode_names
+from bench.workload import Workload, uniform_workload
+from tests.tiny_models import tiny_model
+
+
+def test_lengths_fill_their_ranges_and_a_seed_repeats_them() -> None:
+    work = uniform_workload(400, (3, 5), (7, 9), 50, seed=1)
+    assert {len(prompt) for prompt in work.prompts} == {3, 4, 5}
+    assert set(work.output_lengths) == {7, 8, 9}
+    assert {token for prompt in work.prompts for token in prompt} == set(range(50))
+    assert work == uniform_workload(400, (3, 5), (7, 9), 50, seed=1)
+    assert work != uniform_workload(400, (3, 5), (7, 9), 50, seed=2)
+    assert work.output_tokens == sum(work.output_lengths)
+
+
+class Clockwork:
+    """A contestant whose n-th run takes what it was told, and that writes down who ran."""
+
+    def __init__(self, name: str, log: list[str], seconds: list[float]) -> None:
+        self.name, self._log, self._seconds = name, log, seconds
+
+    def run(self, workload: Workload) -> Run:
+        self._log.append(self.name)
+        seconds = self._seconds.pop(0)
+        return Run(seconds, workload.output_tokens, busy_seconds=seconds / 2)
+
+    def close(self) -> None:
+        pass
+
+
+def test_contestants_take_turns_and_each_begins_every_other_time() -> None:
+    log: list[str] = []
+    work = uniform_workload(4, (2, 2), (5, 5), 50, seed=0)
+    pair = [Clockwork("a", log, [1.0, 2.0, 4.0]), Clockwork("b", log, [2.0, 2.0, 2.0])]
+    runs = throughput._take_turns([*pair], work, 3)
+    assert log == ["a", "b", "b", "a", "a", "b"]
+    assert [one.tokens_per_second for one in runs["a"]] == [20.0, 10.0, 5.0]
+    assert runs["b"][0].idle_share == 0.5
+
+
+def test_the_report_has_every_pair() -> None:
+    one = {"seconds": 1.0, "tokens_per_second": 20.0, "idle_share": 0.015}
+    two = {"seconds": 2.0, "tokens_per_second": 10.0, "idle_share": None}
+    shown = throughput.text(
+        {
+            "machine": {"cores": 2},
+            "model": "tiny",
+            "dtype": "float32",
+            "device": "cpu",
+            "requests": 4,
+            "input_tokens": 8,
+            "output_tokens": 20,
+            "modes": {"generate": 10.0},
+            "runs": {"ours": [one, one], "theirs": [two, two]},
+            "ratio": {"of": "ours / theirs", "pairs": [2.0, 1.9], "median": 1.95, "least": 1.9, "most": 2.0},
+        }
+    )
+    for found in (
+        "cores 2",
+        "20.0 tok/s",
+        "idle 1.5%",
+        "ours / theirs: 1.950  (2.000, 1.900)",
+        "tried: generate: 10.0",
+    ):
+        assert found in shown
+
+
+def test_transformers_is_tried_in_batches_of_the_size_that_there_is() -> None:
+    assert mode_names(32) == [
+        "generate, batches of 32",
+        "generate, batches of 16",
+        "generate, batches of 8",
+        CONTINUOUS,
+    ]
+    assert mode_names(4) == ["generate, batches of 4", CONTINUOUS]
+
+
+def test_a_static_batch_goes_on_until_its_longest_request_is_done() -> None:
+    model = tiny_model("grouped queries")
+    steps: list[int] = []
+    model.register_forward_hook(lambda *_: steps.append(1))
+    with torch.inference_mode():
+        seconds = _static(model, [[5] * 3, [6] * 9, [7] * 4, [8] * 2], [2, 11, 3, 10], size=2)
+    assert seconds > 0
+    assert len(steps) == 3 + 11, "two batches: of the two short requests, and of the two long ones"
+
+
+def test_a_model_that_cannot_be_served_is_said_in_words(tmp_path: Path) -> None:
+    from bench.served import Served
+
+    with pytest.raises(RuntimeError, match="holds neither config.json nor"):
+        Served("ours", [f"--model={tmp_path}"])
