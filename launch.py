@@ -14,18 +14,19 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
-from checkpoint import CheckpointError, check_tokenizer, locate
+from checkpoint import CheckpointError, check_tokenizer, locate, served_name
 from client import Client, StepaheadError
 from client.printing import print_stream
-from frontend.config import FrontendConfig
+from frontend.config import FrontendConfig, TextConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free
 from protocol.errors import ProtocolError
-from protocol.lifeline import FAILED, PROGRESS, READY, ChildPipes
+from protocol.lifeline import FAILED, PROGRESS, READY, SHARE, ChildPipes
 from protocol.options import option, parse_options, to_arguments
+from protocol.progress_lines import ProgressLines
 from protocol.stop_signal import StopSignal
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
 
@@ -82,10 +83,22 @@ class Progress:
     def __init__(self) -> None:
         """Start the clock."""
         self._started = time.monotonic()
+        self._lines = ProgressLines(sys.stderr)
 
     def __call__(self, name: str, text: str) -> None:
         """Say what `name` is doing."""
-        print(f"[{time.monotonic() - self._started:6.1f} s] {name}: {text}", file=sys.stderr, flush=True)
+        self._lines.say(name, self._line(name, text))
+
+    def share(self, name: str, done: float, text: str) -> None:
+        """Say how much of it `name` has done, from 0 to 1."""
+        self._lines.show(name, done, self._line(name, text))
+
+    def end(self) -> None:
+        """Leave the terminal to what is said next."""
+        self._lines.end()
+
+    def _line(self, name: str, text: str) -> str:
+        return f"[{time.monotonic() - self._started:6.1f} s] {name}: {text}"
 
 
 @dataclass(slots=True)
@@ -147,6 +160,9 @@ class Family:
             what, _, text = line.decode(errors="replace").partition(" ")
             if what == PROGRESS:
                 tell(child.name, text)
+            elif what == SHARE:
+                done, _, text = text.partition(" ")
+                tell.share(child.name, float(done), text)
             elif what == READY:
                 child.ready = True
                 tell(child.name, "ready")
@@ -179,6 +195,7 @@ def start_all(
     launch: LaunchConfig,
     engine: EngineConfig,
     scheduling: SchedulingConfig,
+    text: TextConfig,
     run: PrivateDirectory,
     for_clients: str,
 ) -> None:
@@ -191,8 +208,26 @@ def start_all(
     for number, address in enumerate(schedulers):
         config = SchedulerConfig(bind=address, worker=tuple(workers[number :: launch.schedulers]))
         family.start(_name("scheduler", number, launch.schedulers), "scheduler_proc", to_arguments(config, scheduling))
-    text = FrontendConfig(scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed)
-    family.start("frontend", "frontend", to_arguments(text))
+    frontend = FrontendConfig(scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed)
+    family.start("frontend", "frontend", to_arguments(frontend, text))
+
+
+def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
+    """Return what to tell the parts of the model once it is here, fetched from the hub if need be: where it lies.
+
+    Raises `CheckpointError`.
+    """
+    path = locate(
+        engine.model,
+        need_weights=engine.load_format != "dummy",
+        revision=engine.revision,
+        tell=lambda text: tell("model", text),
+    )
+    check_tokenizer(path)
+    if engine.model is None:
+        return engine
+    name = engine.served_model_name or served_name(engine.model, path)
+    return replace(engine, model=str(path), revision=None, served_model_name=name)
 
 
 def check_address(launch: LaunchConfig) -> None:
@@ -280,19 +315,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     1 is a part that failed, 2 a mistake of the user, 130 a --prompt that was interrupted.
     """
-    launch, engine, scheduling = parse_options(
+    launch, engine, scheduling, text = parse_options(
         "python launch.py",
         "Serve a language model: a frontend, a scheduler one step ahead, and a GPU worker.",
         LaunchConfig,
         EngineConfig,
         SchedulingConfig,
+        TextConfig,
         arguments=arguments,
     )
     stop = StopSignal()
     tell = Progress()
     try:
-        check_tokenizer(locate(engine.model, need_weights=engine.load_format != "dummy"))
         check_address(launch)
+        engine = find_model(engine, tell)
         run = PrivateDirectory(launch.run_dir)
     except (CheckpointError, ProtocolError) as error:
         print(f"stepahead: {error}", file=sys.stderr)
@@ -301,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     family = Family()
     family.selector.register(stop, selectors.EVENT_READ)
     try:
-        start_all(family, launch, engine, scheduling, run, address)
+        start_all(family, launch, engine, scheduling, text, run, address)
         if wait_until_ready(family, stop, launch.start_timeout, tell):
             prompt = launch.prompt or launch.first_prompt
             if prompt is not None:
@@ -310,6 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 tell("serving", f'{address} (python -m client "…" asks it; Ctrl-C stops it)')
                 watch(family, stop, tell)
     except StartError as error:
+        tell.end()
         print(f"stepahead: {error}", file=sys.stderr)
         return error.code
     finally:

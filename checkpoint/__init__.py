@@ -7,7 +7,7 @@ from checkpoint.config import ModelConfig, RopeScaling
 from checkpoint.default_model import default_model_path, fetch_default_model
 from checkpoint.errors import CheckpointError
 from checkpoint.gguf_file import GGUFFile, GGUFTensor
-from checkpoint.locate import check_tokenizer, load_config, locate
+from checkpoint.locate import check_tokenizer, load_config, locate, served_name
 from checkpoint.safetensors_index import StoredTensor, read_index
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "load_config",
     "locate",
     "read_index",
+    "served_name",
 ]

@@ -83,7 +83,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
 
 def _refuse_what_would_be_computed_wrongly(file: GGUFFile, row: Architecture, own: Mapping[str, Any]) -> None:
     if file.metadata.get("split.count", 0) not in (0, 1):
-        raise CheckpointError(f"{file.path}: a GGUF split over several files is not supported")
+        raise CheckpointError(f"{file.path}: a GGUF split over several files is not supported: join them")
     if own.get("expert_count", 0):
         raise CheckpointError(f"{file.path}: a mixture of experts is not supported")
     if own.get("attention.sliding_window", 0) and row.gguf != "phi3":

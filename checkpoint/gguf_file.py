@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import CheckpointError
+from checkpoint.unreadable import refuse_lfs_pointer
 
 _MAGIC = b"GGUF"
 _STRING, _ARRAY = 8, 9
@@ -38,8 +39,12 @@ STORAGE_TYPES = {
     12: ("Q4_K", 256, 144),
     13: ("Q5_K", 256, 176),
     14: ("Q6_K", 256, 210),
+    20: ("IQ4_NL", 32, 18),
+    23: ("IQ4_XS", 256, 136),
     30: ("BF16", 1, 2),
 }
+
+_VALUES_AT_A_TIME = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,11 @@ class GGUFFile:
         except RecursionError as error:
             raise CheckpointError(f"{self.path}: GGUF header holds lists inside of lists without end") from error
 
+    @property
+    def quantised(self) -> bool:
+        """Whether some tensors are stored in blocks of small integers, and not as floats."""
+        return any(STORAGE_TYPES[tensor.storage][1] > 1 for tensor in self.tensors.values())
+
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         """Return the stored bytes of a tensor: uint8 [rows, bytes a row], read-only and still on disk until touched."""
         tensor = self._find(name)
@@ -97,12 +107,19 @@ class GGUFFile:
         return np.frombuffer(self._map, np.uint8, tensor.nbytes, tensor.start).reshape(rows, -1)
 
     def dequantize(self, name: str) -> npt.NDArray[np.float32]:
-        """Return a tensor as float32 in its row-major shape; read-only when the file has it as F32."""
+        """Return a tensor as float32 in its row-major shape, in memory of its own; there is no second copy of it."""
         import gguf  # 0.2 s, and only the worker ever needs it
 
-        tensor = self._find(name)
-        values = gguf.quants.dequantize(self.raw(name), gguf.GGMLQuantizationType(tensor.storage))
-        return np.asarray(values, np.float32).reshape(tensor.shape)
+        tensor, raw = self._find(name), self.raw(name)
+        kind = gguf.GGMLQuantizationType(tensor.storage)
+        page = tensor.start - tensor.start % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, page, tensor.start + tensor.nbytes - page)
+        values = np.empty((len(raw), tensor.shape[-1]), np.float32)
+        # The library makes two copies of what it is given.
+        rows = max(1, _VALUES_AT_A_TIME // tensor.shape[-1])
+        for begin in range(0, len(raw), rows):
+            values[begin : begin + rows] = gguf.quants.dequantize(raw[begin : begin + rows], kind)
+        return values.reshape(tensor.shape)
 
     def _find(self, name: str) -> GGUFTensor:
         if name not in self.tensors:
@@ -117,6 +134,7 @@ class _Header:
         self.data, self.path, self.at = data, path, 0
 
     def parse(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
+        refuse_lfs_pointer(self.path, self.data[:32])
         if self.data[:4] != _MAGIC:
             raise CheckpointError(f"{self.path}: not a GGUF file")
         self.at = 4

@@ -86,10 +86,6 @@ def read_folder_config(folder: Path) -> ModelConfig:
 
 
 def _refuse_what_would_be_computed_wrongly(raw: Mapping[str, Any], path: Path) -> None:
-    quantization = raw.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
-        raise CheckpointError(f"{path}: quantisation {method} is not supported")
     activation = raw.get("hidden_act") or raw.get("hidden_activation") or "silu"
     if activation not in ("silu", "swish"):
         raise CheckpointError(f"{path}: activation {activation} is not supported")

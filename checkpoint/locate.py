@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 from checkpoint.config import ModelConfig
@@ -10,15 +12,27 @@ from checkpoint.errors import CheckpointError
 from checkpoint.gguf_config import read_gguf_config
 from checkpoint.gguf_file import GGUFFile
 from checkpoint.hf_config import read_folder_config
+from checkpoint.hub import fetch, hub_name
 from checkpoint.safetensors_index import read_index, safetensors_files
+from checkpoint.unreadable import other_weights, refuse_adapter, refuse_file, refuse_quantised, refuse_split
 
 
-def locate(model: str | None, *, need_weights: bool = True) -> Path:
+def locate(
+    model: str | None,
+    *,
+    need_weights: bool = True,
+    revision: str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Path:
     """Return the folder (with config.json) or the .gguf file that `model` names; None is the default model.
 
-    Reads headers only and raises `CheckpointError` when something is missing, cut short or not supported. Without
-    `need_weights` a folder may hold no weights, for those who only want its tokenizer or its shape.
+    A path that is there comes first; else `org/name` is fetched from the hub, at `revision` if one is given, and `tell`
+    hears of it. Reads headers only and raises `CheckpointError` when something is missing, cut short or not supported.
+    Without `need_weights` a folder may hold no weights, for those who only want its tokenizer or its shape.
     """
+    there = model is None or os.path.exists(Path(model).expanduser())  # unlike the path's method it takes any text
+    if there and revision is not None:
+        raise CheckpointError(f"--revision {revision}: only models from the hub, named org/name, have revisions")
     if model is None:
         if not default_model_is_there():
             raise CheckpointError(
@@ -27,15 +41,25 @@ def locate(model: str | None, *, need_weights: bool = True) -> Path:
             )
         return default_model_path()
     path = Path(model).expanduser()
-    if not path.exists():
-        raise CheckpointError(f"{model}: no such file or folder; models are given by path, not by name")
+    if not there:
+        name = hub_name(model)
+        if name is None:
+            raise CheckpointError(f"{model}: no such file or folder (and a model on the hub is named org/name)")
+        path = fetch(name, revision, tell, weights=need_weights, check=_check_description)
     found = path if path.is_file() else _inside(path, need_weights)
     if found.is_file() and found.suffix != ".gguf":
-        raise CheckpointError(f"{found}: is neither a folder nor a .gguf file")
-    load_config(found)
+        refuse_file(found)
+    _check_description(found)
     if found.is_dir() and need_weights:
         read_index(found)
     return found
+
+
+def served_name(model: str | None, path: Path) -> str:
+    """Return what a model that `locate` found is called unless a user says otherwise: as the hub, or its path, does."""
+    if model is not None and hub_name(model) is not None and not os.path.exists(model):
+        return model
+    return Path(os.path.abspath(path)).name
 
 
 def check_tokenizer(path: Path) -> None:
@@ -55,6 +79,16 @@ def load_config(path: Path) -> ModelConfig:
     return read_folder_config(path) if path.is_dir() else read_gguf_config(GGUFFile(path))
 
 
+def _check_description(path: Path) -> None:
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            refuse_adapter(path)
+        refuse_quantised(path)
+    else:
+        refuse_split([path.name])
+    load_config(path)
+
+
 def _inside(folder: Path, need_weights: bool) -> Path:
     described = (folder / "config.json").is_file()
     if described and (safetensors_files(folder) or not need_weights):
@@ -63,10 +97,10 @@ def _inside(folder: Path, need_weights: bool) -> Path:
     if len(ggufs) == 1:
         return ggufs[0]
     if ggufs:
+        refuse_split([file.name for file in ggufs])
         names = ", ".join(file.name for file in ggufs)
         raise CheckpointError(f"{folder}: holds several .gguf files ({names}); name one of them")
+    refuse_adapter(folder)
     if not described:
-        raise CheckpointError(f"{folder}: holds neither config.json nor a .gguf file")
-    old = next(iter(sorted(folder.glob("pytorch_model*.bin"))), None)
-    hint = f" ({old.name} is not read: convert it)" if old else ""
-    raise CheckpointError(f"{folder}: has config.json but no weights as .safetensors or .gguf{hint}")
+        raise CheckpointError(f"{folder}: holds neither config.json nor a .gguf file{other_weights(folder)}")
+    raise CheckpointError(f"{folder}: has config.json but no weights as .safetensors or .gguf{other_weights(folder)}")

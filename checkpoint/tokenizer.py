@@ -24,15 +24,20 @@ class TextFiles:
     special_tokens: dict[str, str]  # "bos_token" -> "<s>", only those that the model names
 
 
-def load_text(path: Path) -> TextFiles:
-    """Read a model folder or a GGUF file once, for everything about text; `CheckpointError` says what is wrong."""
+def load_text(path: Path, chat_template: str | None = None) -> TextFiles:
+    """Read a model folder or a GGUF file once, for everything about text; `CheckpointError` says what is wrong.
+
+    A template in the file `chat_template` takes the place of the model's own, which may then be damaged or missing.
+    """
+    given = None if chat_template is None else _read_text(Path(chat_template).expanduser())
     if path.is_dir():
-        return TextFiles(_folder_tokenizer(path), _folder_template(path), _folder_special_tokens(path))
+        template = _folder_template(path) if given is None else given
+        return TextFiles(_folder_tokenizer(path), template, _folder_special_tokens(path))
     metadata = _gguf_metadata(path)
-    template = metadata.get("tokenizer.chat_template")
+    own = metadata.get("tokenizer.chat_template")
     return TextFiles(
         tokenizer=gguf_tokenizer.build_tokenizer(metadata),
-        chat_template=None if template is None else str(template),
+        chat_template=str(own) if given is None and own is not None else given,
         special_tokens=gguf_tokenizer.special_tokens(metadata),
     )
 

@@ -6,7 +6,7 @@ import logging
 import sys
 
 from checkpoint import CheckpointError
-from frontend.config import FrontendConfig
+from frontend.config import FrontendConfig, TextConfig
 from frontend.process import FrontendProcess
 from frontend.text_error import TextError
 from protocol.descriptors import allow_many_descriptors
@@ -20,10 +20,12 @@ def main() -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
     allow_many_descriptors()
     logging.basicConfig(format="frontend: %(message)s", level=logging.INFO)
-    (config,) = parse_options("python -m frontend", "Put text in front of token schedulers.", FrontendConfig)
+    config, text = parse_options(
+        "python -m frontend", "Put text in front of token schedulers.", FrontendConfig, TextConfig
+    )
     lifeline = Lifeline("frontend", config.lifeline)
     try:
-        with FrontendProcess(config, StopSignal(), lifeline.progress) as process:
+        with FrontendProcess(config, text, StopSignal(), lifeline.progress) as process:
             lifeline.progress("waiting for a scheduler")
             process.run(lifeline.ready)
     except (ProtocolError, CheckpointError, TextError) as error:

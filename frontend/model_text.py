@@ -24,7 +24,10 @@ class ModelText:
         self.longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     @classmethod
-    def load(cls, path: Path) -> ModelText:
-        """Read a model folder or a GGUF file; raises `CheckpointError`, or `TextError` for a broken template."""
-        files = load_text(path)
+    def load(cls, path: Path, chat_template: str | None = None) -> ModelText:
+        """Read a model folder or a GGUF file, and the file `chat_template` in place of its own template.
+
+        Raises `CheckpointError`, or `TextError` for a broken template.
+        """
+        files = load_text(path, chat_template)
         return cls(files.tokenizer, ChatTemplate(files.chat_template, files.special_tokens))

@@ -13,7 +13,7 @@ import zmq
 
 from checkpoint import locate
 from checkpoint.sampling import sampling_defaults
-from frontend.config import FrontendConfig
+from frontend.config import FrontendConfig, TextConfig
 from frontend.core import FrontendCore
 from frontend.intake import Intake
 from frontend.model_text import ModelText
@@ -51,7 +51,9 @@ _log = logging.getLogger("stepahead.frontend")
 class FrontendProcess:
     """The poll loop: hear schedulers and clients, let time pass, speak to schedulers and clients."""
 
-    def __init__(self, config: FrontendConfig, stop: StopSignal, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: FrontendConfig, text_config: TextConfig, stop: StopSignal, tell: Callable[[str], None]
+    ) -> None:
         """Bind, connect, and load what the model brings for text; `tell` takes lines of progress.
 
         Raises `ProtocolError`, `CheckpointError` or `TextError`, each in one line for the user.
@@ -60,7 +62,7 @@ class FrontendProcess:
         self._dropped = DropLog(_log, "a frame that broke the protocol")
         self._blocked = False
         with ExitStack() as undo:
-            path = locate(config.model, need_weights=False)
+            path = locate(config.model, need_weights=False, revision=config.revision, tell=tell)
             context = undo.enter_context(zmq.Context())
             self._router = bind_router(context, config.bind)
             undo.callback(self._router.close, FAREWELL_MILLISECONDS)
@@ -69,9 +71,12 @@ class FrontendProcess:
                 self._dealers.append(connect_dealer(context, address))
                 undo.callback(self._dealers[-1].close, FAREWELL_MILLISECONDS)
             tell("loading the tokenizer")
-            text = ModelText.load(path)
+            text = ModelText.load(path, text_config.chat_template)
+            defaults = sampling_defaults(
+                path, text_config.override_generation_config, read=text_config.generation_config == "auto", tell=tell
+            )
             seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
-            intake = Intake(text, sampling_defaults(path), lambda: seeds.getrandbits(64))
+            intake = Intake(text, defaults, lambda: seeds.getrandbits(64))
             self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
             self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
             self._poller = zmq.Poller()

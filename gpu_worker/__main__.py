@@ -43,7 +43,7 @@ def main() -> int:
             from gpu_worker.engine import build_engine
             from gpu_worker.process import WorkerProcess
 
-            engine = build_engine(engine_config, lifeline.progress)
+            engine = build_engine(engine_config, lifeline.progress, share=lifeline.share)
         except (ProtocolError, CheckpointError) as error:
             lifeline.failed(str(error))
             return 2

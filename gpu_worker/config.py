@@ -23,9 +23,21 @@ _MOST = {
 class EngineConfig:
     """Which model to hold, where and how large."""
 
-    model: str | None = option("model folder or .gguf file (default: SmolLM2-135M-Instruct)", None, metavar="PATH")
+    model: str | None = option(
+        "model folder, .gguf file, or name on the hub: org/name, org/name:file.gguf (default: SmolLM2-135M-Instruct)",
+        None,
+        metavar="MODEL",
+    )
+    revision: str | None = option("branch, tag or commit of a model from the hub (default: main)", None, "NAME")
+    served_model_name: str | None = option(
+        "what clients call the model (default: its name on the hub, or that of its folder or file)", None, "NAME"
+    )
     device: Literal["auto", "cpu", "cuda"] = option("where to compute; auto is a GPU where there is one", "auto")
-    dtype: Literal["auto", "float32", "bfloat16"] = option("what to compute in; auto is the checkpoint's own", "auto")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "what to compute in; auto is the checkpoint's own, but bfloat16 for one in float16, which activations may "
+        "overflow, and for a quantised file bfloat16 on a GPU and float32 on a CPU",
+        "auto",
+    )
     load_format: Literal["auto", "dummy"] = option("dummy: random weights of the model's shape", "auto")
     seed: int | None = option(
         "makes samples of requests without a seed, and dummy weights, repeatable (default: samples are random)",
@@ -48,6 +60,10 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be meant."""
+        if self.served_model_name is not None and not (
+            self.served_model_name.isprintable() and 0 < len(self.served_model_name) <= 200
+        ):
+            raise ValueError("--served-model-name must be a line of 1 to 200 characters")
         for name, most in _MOST.items():
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:

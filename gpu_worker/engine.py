@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from checkpoint import CheckpointError, ModelConfig, load_config, locate
+from checkpoint import CheckpointError, GGUFFile, ModelConfig, load_config, locate, served_name
 from gpu_worker.attention import TorchAttention
 from gpu_worker.config import EngineConfig
 from gpu_worker.cpu_device import CPUDevice
@@ -16,7 +16,7 @@ from gpu_worker.cuda_device import CUDADevice
 from gpu_worker.device import Device
 from gpu_worker.free_memory import free_memory
 from gpu_worker.kv_cache import KVCache, blocks_in, bytes_per_block
-from gpu_worker.loading import choose_dtype, load_weights
+from gpu_worker.loading import choose_dtype, load_weights, why_dtype
 from gpu_worker.model import Decoder
 from gpu_worker.pipeline import StepPipeline
 from gpu_worker.runner import ModelRunner
@@ -72,21 +72,32 @@ class Engine:
         )
 
 
-def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: float | None = None) -> Engine:
-    """Load what a config describes; `tell` gets lines of progress, `kv_fill` is for tests that poison the KV cache.
+def build_engine(
+    config: EngineConfig,
+    tell: Callable[[str], None],
+    kv_fill: float | None = None,
+    share: Callable[[float, str], None] = lambda _, __: None,
+) -> Engine:
+    """Load what a config describes; `kv_fill` is for tests that poison the KV cache.
 
-    Raises `CheckpointError` in one line for whatever a user can put right.
+    `tell` gets lines of progress, `share` how much of what takes long is done, from 0 to 1. Raises `CheckpointError` in
+    one line for whatever a user can put right.
     """
-    path = locate(config.model, need_weights=config.load_format != "dummy")
+    path = locate(config.model, need_weights=config.load_format != "dummy", revision=config.revision, tell=tell)
     model_config = load_config(path)
     max_model_len = _max_model_len(config, model_config)
-    dtype = choose_dtype(config.dtype, model_config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     device = _device(config.device)
-    tell(f"loading {path.name} in {str(dtype).removeprefix('torch.')}")
+    quantised = path.is_file() and GGUFFile(path).quantised
+    dtype = choose_dtype(config.dtype, model_config, device.torch_device, quantised=quantised)
+    why = why_dtype(config.dtype, model_config, dtype, quantised=quantised)
+    name = config.served_model_name or served_name(config.model, path)
+    tell(f"loading {name} in {str(dtype).removeprefix('torch.')}{f' ({why})' if why else ''}")
     try:
-        weights = load_weights(path, model_config, dtype, device.torch_device, config.load_format, config.seed or 0)
+        weights = load_weights(
+            path, model_config, dtype, device.torch_device, config.load_format, config.seed or 0, tell, share
+        )
     except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
         raise CheckpointError(f"{path}: the weights do not fit into memory ({_first_line(error)})") from None
     blocks = _kv_blocks(config, model_config, max_model_len, dtype, device)
@@ -103,7 +114,7 @@ def build_engine(config: EngineConfig, tell: Callable[[str], None], kv_fill: flo
     return Engine(
         device=device,
         runner=runner,
-        model_name=path.name,
+        model_name=name,
         dtype=str(dtype).removeprefix("torch."),
         vocab_size=model_config.vocab_size,
         eos_token_ids=model_config.eos_token_ids,

@@ -38,8 +38,7 @@ def gguf_tensors(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, Ten
     for name in file.tensors:
         if name in _ROPE:
             continue
-        values = file.dequantize(name)
-        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+        tensor = torch.from_numpy(file.dequantize(name))
         if config.rope_interleaved and name.startswith("blk.") and name.split(".")[2] in ("attn_q", "attn_k"):
             heads = config.num_heads if name.split(".")[2] == "attn_q" else config.num_kv_heads
             tensor = _halves(tensor, heads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -11,25 +11,45 @@ from torch import Tensor
 
 from checkpoint import CheckpointError, GGUFFile, ModelConfig, read_index
 from gpu_worker.gguf_tensors import gguf_shapes, gguf_tensors
-from gpu_worker.safetensors_tensors import safetensors_tensors
+from gpu_worker.load_meter import LoadMeter
+from gpu_worker.safetensors_tensors import DTYPES as SAFETENSORS_DTYPES
+from gpu_worker.safetensors_tensors import read_safetensors
 from gpu_worker.weights import ModelWeights, destinations, empty_weights
 
 LOAD_FORMATS = ("auto", "dummy")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_FLOATS = ("F64", "F32", "F16", "BF16")
+CPU = torch.device("cpu")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def choose_dtype(wanted: str, config: ModelConfig) -> torch.dtype:
-    """Return the dtype to compute in for --dtype `wanted`; "auto" goes by the checkpoint's own.
+def choose_dtype(
+    wanted: str, config: ModelConfig, device: torch.device = CPU, *, quantised: bool = False
+) -> torch.dtype:
+    """Return the dtype to compute in on `device` for --dtype `wanted`; "auto" goes by the checkpoint's own.
 
     A float16 checkpoint becomes bfloat16, whose range holds every float16 and every activation that a bfloat16-trained
-    model can make; float16 does not. Raises `CheckpointError` for any other name.
+    model can make; float16 does not. A `quantised` file has no dtype of its own. On a GPU it becomes bfloat16: rounding
+    to its 8 bits adds little to what 4 or 6 bits have lost, and float32 would take twice the memory and several times
+    as long. On a CPU it stays float32, in which requests do not change each other's tokens; `--dtype bfloat16` halves
+    the memory there, too. Raises `CheckpointError` for any other name.
     """
     if wanted == "auto":
+        if quantised:
+            return torch.bfloat16 if device.type == "cuda" else torch.float32
         return torch.float32 if config.dtype == "float32" else torch.bfloat16
     if wanted not in DTYPES:
         raise CheckpointError(f"dtype {wanted} is not supported; supported are auto, {', '.join(DTYPES)}")
     return DTYPES[wanted]
+
+
+def why_dtype(wanted: str, config: ModelConfig, dtype: torch.dtype, *, quantised: bool = False) -> str:
+    """Return in words why `choose_dtype` chose `dtype`, nothing if it is the checkpoint's own."""
+    if quantised:
+        return "the file is quantised" if wanted == "auto" else "as asked for; the file is quantised"
+    if DTYPES[config.dtype] == dtype:
+        return ""
+    if wanted == "auto":
+        return "the checkpoint is float16, which ends at 65504, and activations may pass that; --dtype float16 insists"
+    return f"as asked for; the checkpoint is {config.dtype}"
 
 
 def load_weights(
@@ -39,11 +59,15 @@ def load_weights(
     device: torch.device,
     load_format: str = "auto",
     seed: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+    share: Callable[[float, str], None] = lambda _, __: None,
 ) -> ModelWeights:
     """Return the parameters of the model at `path` (as `checkpoint.locate` found it) in `dtype` on `device`.
 
-    With `load_format` "dummy" they are random, the same for the same seed, dtype and kind of device. Raises
-    `CheckpointError` naming the tensor or the file that is missing, damaged, of another shape or unknown.
+    With `load_format` "dummy" they are random, the same for the same seed, dtype and kind of device. While files are
+    read, `share` hears how much of them, and `tell` in the end how fast it went. Beside the parameters there is at most
+    one tensor of a GGUF file in float32. Raises `CheckpointError` naming the tensor or the file that is missing,
+    damaged, of another shape or unknown.
     """
     if load_format not in LOAD_FORMATS:
         raise CheckpointError(f"load format {load_format} is unknown; known are {', '.join(LOAD_FORMATS)}")
@@ -54,15 +78,21 @@ def load_weights(
     if path.is_dir():
         index = read_index(path)
         for name, stored in index.items():
-            if stored.dtype not in _FLOATS:
-                raise CheckpointError(f"{stored.file}: tensor {name} has unsupported dtype {stored.dtype}")
-        found = {name: stored.shape for name, stored in index.items()}
-        weights, views = _matched(found, config, dtype, device, path)
-        _fill(views, safetensors_tensors(index, set(views)), path)
-        return weights
-    file = GGUFFile(path)
-    weights, views = _matched(gguf_shapes(file), config, dtype, device, path)
-    _fill(views, gguf_tensors(file, config), path)
+            if stored.dtype not in SAFETENSORS_DTYPES:
+                raise CheckpointError(
+                    f"{stored.file}: tensor {name} has unsupported dtype {stored.dtype}; supported are "
+                    f"{', '.join(SAFETENSORS_DTYPES)}"
+                )
+        weights, views = _matched({name: stored.shape for name, stored in index.items()}, config, dtype, device, path)
+        total = sum(index[name].nbytes for name in views)
+        meter = LoadMeter(total, share)
+        read_safetensors(index, views, lambda name: meter.add(index[name].nbytes / total))
+    else:
+        file = GGUFFile(path)
+        weights, views = _matched(gguf_shapes(file), config, dtype, device, path)
+        meter = LoadMeter(sum(tensor.nbytes for tensor in file.tensors.values()), share)
+        _fill(views, gguf_tensors(file, config), path, meter)
+    tell(meter.summary())
     return weights
 
 
@@ -97,12 +127,14 @@ def _may_be_ignored(name: str, config: ModelConfig) -> bool:
     return (config.tie_word_embeddings and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
 
 
-def _fill(views: Mapping[str, Tensor], tensors: Iterable[tuple[str, Tensor]], path: Path) -> None:
+def _fill(views: Mapping[str, Tensor], tensors: Iterable[tuple[str, Tensor]], path: Path, meter: LoadMeter) -> None:
     waiting = dict(views)
+    total = sum(view.numel() for view in views.values())
     for name, tensor in tensors:
         view = waiting.pop(name, None)
         if view is not None:
             view.copy_(tensor)
+            meter.add(view.numel() / total)
     if waiting:
         raise CheckpointError(f"{path}: tensor {min(waiting)} is missing")
 

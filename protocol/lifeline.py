@@ -2,7 +2,7 @@
 
 Two pipes join them from before anything is loaded. Nobody writes to the first: when the parent is gone, however it
 went, the kernel closes the other end, and the child ends at once. On the second the child writes lines: what it is
-doing, then `ready`, or `failed` and why.
+doing and how much of it is done, then `ready`, or `failed` and why.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from protocol.progress_lines import ProgressLines
+
 FLAG = "--lifeline"
 """The option that hands a child its two descriptors, as READ,WRITE."""
 
 READY = "ready"
 FAILED = "failed"
 PROGRESS = "progress"
+SHARE = "share"
 
 
 class Lifeline:
@@ -33,6 +36,7 @@ class Lifeline:
         `name` is what the process calls itself on a terminal.
         """
         self._name = name
+        self._lines = ProgressLines(sys.stderr)
         self._write: int | None = None
         if descriptors is None:
             return
@@ -48,6 +52,13 @@ class Lifeline:
         """Tell the parent what the start is busy with."""
         self._tell(PROGRESS, text)
 
+    def share(self, done: float, text: str) -> None:
+        """Tell the parent that `done`, from 0 to 1, of what takes long is over; of interest until the next news."""
+        if self._write is None:
+            self._lines.show(self._name, done, f"{self._name}: {text}")
+        else:
+            self._tell(SHARE, f"{done:.4f} {text}")
+
     def ready(self) -> None:
         """Tell the parent that this process serves from now on."""
         self._tell(READY, "")
@@ -58,7 +69,7 @@ class Lifeline:
 
     def _tell(self, what: str, text: str) -> None:
         if self._write is None:
-            print(f"{self._name}: {text if what != READY else READY}", file=sys.stderr, flush=True)
+            self._lines.say(self._name, f"{self._name}: {text if what != READY else READY}")
         else:
             line = f"{what} {' '.join(text.split())}\n"
             with contextlib.suppress(OSError):  # the parent is gone; the other pipe is about to end us

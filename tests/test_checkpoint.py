@@ -366,7 +366,9 @@ def test_a_model_is_a_folder_a_file_or_a_folder_with_one_file(folder: Path, tmp_
 
 def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file or folder"):
-        locate("someone/some-model")
+        locate("./no/such/model")
+    with pytest.raises(CheckpointError, match="no such file or folder"):
+        locate("\0" * 5000)
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="neither config.json nor a .gguf file"):
         locate(str(tmp_path / "empty"))
