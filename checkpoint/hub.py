@@ -75,7 +75,7 @@ def fetch(
         def load(patterns: list[str], revision: str | None) -> Path:
             missing = _missing(name.repo, info.sha, [file for file in sizes if _matches(file, patterns)])
             if size := sum(sizes[file] for file in missing):
-                tell(f"fetching {name.repo} from the hub: {len(missing)} file{'s' * (len(missing) > 1)}, {size / 1e9:.2f} GB")
+                tell(f"fetching {name.repo} from the hub: {size / 1e9:.2f} GB")
             try:
                 return Path(
                     snapshot_download(name.repo, revision=revision, allow_patterns=patterns, ignore_patterns=_NOT)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from checkpoint import CheckpointError, load_config, locate
-from gpu_worker.loading import choose_dtype, load_weights
+from checkpoint import CheckpointError, load_config, locate, read_index
+from gpu_worker import load_meter, safetensors_tensors
+from gpu_worker.config import EngineConfig
+from gpu_worker.engine import Engine, build_engine
+from gpu_worker.load_meter import SHARE_SECONDS, LoadMeter
+from gpu_worker.loading import choose_dtype, load_weights, why_dtype
 from gpu_worker.weights import destinations, empty_weights
 from tests.paged_model import CPU, PagedModel
 from tests.tiny_gguf import write_gguf
@@ -133,11 +140,26 @@ def _add_a_tensor(folder: Path) -> str:
     return "model.layers.0.adapter"
 
 
-def _repeat_a_tensor(folder: Path) -> str:
+def _repeat_a_tensor_that_the_index_has_not(folder: Path) -> str:
     first, second = sorted(folder.glob("*.safetensors"))[:2]
     tensors = load_file(first)
     name = min(tensors)
     save_file(load_file(second) | {name: tensors[name]}, second)
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"][name]
+    path.write_text(json.dumps(index))
+    return name
+
+
+def _repeat_a_tensor_in_a_header(folder: Path) -> str:
+    shard = sorted(folder.glob("*.safetensors"))[0]
+    content = shard.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    name = max(header)
+    again = (json.dumps(header)[:-1] + f", {json.dumps({name: header[name]})[1:-1]}}}").encode()
+    shard.write_bytes(len(again).to_bytes(8, "little") + again + content[8 + length :])
     return name
 
 
@@ -152,7 +174,8 @@ def _repeat_a_tensor(folder: Path) -> str:
         _misshape_a_tensor,
         _quantise_a_tensor,
         _add_a_tensor,
-        _repeat_a_tensor,
+        _repeat_a_tensor_that_the_index_has_not,
+        _repeat_a_tensor_in_a_header,
     ],
 )
 def test_damage_is_named_and_nothing_is_loaded(damage: Callable[[Path], str], tmp_path: Path) -> None:
@@ -162,6 +185,94 @@ def test_damage_is_named_and_nothing_is_loaded(damage: Callable[[Path], str], tm
         loaded(folder)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def _shards(folder: Path) -> tuple[list[Path], dict[str, Tensor]]:
+    """Save a model in shards; return these and the tensors in all of them."""
+    save(tiny_model("grouped queries"), folder, max_shard_size="60KB")
+    shards = sorted(folder.glob("*.safetensors"))
+    return shards, {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
+
+
+def _assert_loaded(folder: Path, expected: dict[str, Tensor]) -> None:
+    ours = loaded(Path(locate(str(folder))))
+    assert ours.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(ours[name], value), name
+
+
+def test_a_shard_that_the_index_does_not_name_is_nobodys(tmp_path: Path) -> None:
+    _, expected = _shards(tmp_path)
+    save_file({name: -tensor for name, tensor in expected.items()}, tmp_path / "model-00099-of-00099.safetensors")
+    (tmp_path / "optimizer.safetensors").write_bytes(b"cut off")
+    _assert_loaded(tmp_path, expected)
+
+
+def test_a_tensor_comes_from_the_shard_that_the_index_names(tmp_path: Path) -> None:
+    (first, second, *_), expected = _shards(tmp_path)
+    one, other = load_file(first), load_file(second)
+    save_file(one | {name: -tensor for name, tensor in other.items()}, first)
+    save_file(other | {name: -tensor for name, tensor in one.items()}, second)
+    _assert_loaded(tmp_path, expected)
+
+
+def test_an_index_goes_before_a_single_file_unless_its_shards_are_gone(tmp_path: Path) -> None:
+    shards, expected = _shards(tmp_path)
+    other = {name: -tensor for name, tensor in expected.items()}
+    save_file(other, tmp_path / "model.safetensors")
+    _assert_loaded(tmp_path, expected)
+    shards[0].rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match=rf"names the shard {shards[0].name}, which is missing"):
+        locate(str(tmp_path))
+    for shard in shards[1:]:
+        shard.unlink()
+    _assert_loaded(tmp_path, other)
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("wanted", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("piece", [2**24, 1000])
+def test_values_are_converted_as_torch_converts_them(
+    stored: str, wanted: str, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors_tensors, "_PIECE", piece)
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"b": (33, 17), "a": (5,), "c": (2, 3)}
+    tensors = {name: torch.randn(n, generator=generator).to(getattr(torch, stored)) for name, n in shapes.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    views = {name: torch.full(n, torch.nan, dtype=getattr(torch, wanted)) for name, n in shapes.items() if name != "c"}
+    filled: list[str] = []
+    safetensors_tensors.read_safetensors(read_index(tmp_path), views, filled.append)
+    assert sorted(filled) == ["a", "b"]
+    for name, view in views.items():
+        assert torch.equal(view, tensors[name].to(view.dtype)), name
+
+
+def test_files_are_read_once_from_the_first_byte_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, expected = _shards(tmp_path)
+    read: list[tuple[str, int, int]] = []
+
+    class Watched(FileIO):
+        def readinto(self, buffer: Any) -> Any:
+            at, count = self.tell(), super().readinto(buffer)
+            read.append((str(self.name), at, at + (count or 0)))
+            return count
+
+    monkeypatch.setattr(safetensors_tensors, "FileIO", Watched)
+    _assert_loaded(tmp_path, expected)
+    assert read == sorted(read)
+    for shard in shards:
+        ranges = [(begin, end) for name, begin, end in read if name == str(shard)]
+        assert all(end == begin for (_, end), (begin, _) in pairwise(ranges))
+        assert ranges[-1][1] == shard.stat().st_size
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
+    shards, expected = _shards(tmp_path)
+    index = read_index(tmp_path)
+    shards[1].write_bytes(shards[1].read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=rf"{shards[1].name}: ends in the midst of a tensor"):
+        safetensors_tensors.read_safetensors(index, {n: x.clone() for n, x in expected.items()}, lambda _: None)
 
 
 def test_parameters_that_do_not_fit_into_memory_are_told_by_their_size(tmp_path: Path) -> None:
@@ -189,7 +300,17 @@ def test_gguf_storage_types_are_unpacked(storage: str, tmp_path: Path) -> None:
     ours = loaded(tmp_path / "model.gguf")
     assert ours.keys() == unpacked.keys()
     for name, value in unpacked.items():
-        assert torch.equal(ours[name], torch.from_numpy(value)), name
+        torch.testing.assert_close(ours[name], torch.from_numpy(value), rtol=1e-6, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("storage", ["Q4_K", "Q6_K"])
+def test_super_blocks_are_unpacked_into_their_parameters(storage: str, tmp_path: Path) -> None:
+    model = tiny_model("grouped queries", hidden_size=256, intermediate_size=256, num_hidden_layers=1)
+    unpacked = write_gguf(model, tmp_path / "model.gguf", "llama", storage)
+    ours = loaded(tmp_path / "model.gguf")
+    assert ours.keys() == unpacked.keys()
+    for name, value in unpacked.items():
+        torch.testing.assert_close(ours[name], torch.from_numpy(value), rtol=1e-6, atol=1e-9, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -266,19 +387,115 @@ def test_an_unknown_load_format_or_dtype_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "wanted", "chosen"),
+    ("stored", "wanted", "chosen", "why"),
     [
-        ("bfloat16", "auto", torch.bfloat16),
-        ("float16", "auto", torch.bfloat16),
-        ("float32", "auto", torch.float32),
-        ("bfloat16", "float32", torch.float32),
-        ("float32", "bfloat16", torch.bfloat16),
+        ("bfloat16", "auto", "bfloat16", ""),
+        ("float16", "auto", "bfloat16", "the checkpoint is float16, which ends at 65504"),
+        ("float32", "auto", "float32", ""),
+        ("bfloat16", "float32", "float32", "as asked for; the checkpoint is bfloat16"),
+        ("float32", "bfloat16", "bfloat16", "as asked for; the checkpoint is float32"),
+        ("float16", "float16", "float16", ""),
+        ("bfloat16", "float16", "float16", "as asked for; the checkpoint is bfloat16"),
     ],
 )
-def test_the_dtype_goes_by_the_checkpoint_and_is_never_float16(
-    stored: str, wanted: str, chosen: torch.dtype, tmp_path: Path
+def test_the_dtype_goes_by_the_checkpoint_unless_it_is_float16(
+    stored: str, wanted: str, chosen: str, why: str, tmp_path: Path
 ) -> None:
     folder = save(tiny_model("grouped queries").to(getattr(torch, stored)), tmp_path)
     config = load_config(folder)
     assert config.dtype == stored
-    assert choose_dtype(wanted, config) == chosen
+    dtype = choose_dtype(wanted, config)
+    assert dtype == getattr(torch, chosen)
+    assert why_dtype(wanted, config, dtype).startswith(why)
+    assert bool(why_dtype(wanted, config, dtype)) == bool(why)
+
+
+def test_a_quantised_file_is_computed_in_float32_on_a_cpu_and_bfloat16_on_a_gpu(tmp_path: Path) -> None:
+    write_gguf(tiny_model("grouped queries"), tmp_path / "model.gguf", "llama", "Q8_0")
+    config = load_config(tmp_path / "model.gguf")
+    for device, dtype in ((CPU, torch.float32), (torch.device("cuda"), torch.bfloat16)):
+        assert choose_dtype("auto", config, device, quantised=True) == dtype
+        assert why_dtype("auto", config, dtype, quantised=True) == "the file is quantised"
+        assert choose_dtype("float16", config, device, quantised=True) == torch.float16
+    told: list[str] = []
+    start(tmp_path / "model.gguf", told).device.close()
+    assert told[0] == "loading model.gguf in float32 (the file is quantised)"
+
+
+def start(model: Path, told: list[str], **options: Any) -> Engine:
+    settings = {"max_model_len": 64, "max_num_seqs": 1, "kv_cache_blocks": 8, "device": "cpu"} | options
+    return build_engine(EngineConfig(model=str(model), **settings), told.append)
+
+
+def test_float16_is_computed_in_float16(tmp_path: Path) -> None:
+    model = tiny_model("biases everywhere")
+    folder = save(model, tmp_path)
+    half = PagedModel(folder, torch.float16)
+    assert half.decoder.weights.norm.dtype == half.cache.k[0].dtype == torch.float16
+    (first,), (more,) = half.step((0, TOKENS[:7])), half.step((0, TOKENS[7:]))
+    ours = torch.cat((first, more))
+    expected = reference_logits(model, TOKENS)
+    scale = expected.abs().max()
+    assert (ours - expected).abs().max() < 0.02 * scale
+    with torch.inference_mode():
+        theirs = model.half()(torch.tensor([TOKENS])).logits[0].float()
+    assert (ours - expected).abs().mean() < 2 * (theirs - expected).abs().mean(), "more is lost than float16 loses"
+    assert not torch.equal(ours, PagedModel(folder).step((0, TOKENS))[0]), "this is float32"
+
+
+def test_a_float16_checkpoint_whose_activations_pass_65504_stays_finite(tmp_path: Path) -> None:
+    model = tiny_model("grouped queries")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.up_proj.weight.mul_(300)
+            layer.mlp.gate_proj.weight.mul_(300)
+    folder = save(model.half(), tmp_path)
+    assert not PagedModel(folder, torch.float16).step((0, TOKENS))[0].isfinite().all(), "the fixture does not overflow"
+    told: list[str] = []
+    engine = start(folder, told)
+    engine.device.close()
+    assert engine.dtype == "bfloat16"
+    assert any("in bfloat16 (the checkpoint is float16, which ends at 65504" in line for line in told)
+    assert PagedModel(folder, choose_dtype("auto", load_config(folder))).step((0, TOKENS))[0].isfinite().all()
+
+
+# ----------------------------------------------------------------------------------------------------------- progress
+
+
+def test_a_start_tells_what_is_loaded_and_how_fast(tmp_path: Path) -> None:
+    folder = save(tiny_model("grouped queries"), tmp_path / "tiny")
+    told: list[str] = []
+    engine = start(folder, told)
+    engine.device.close()
+    assert (engine.model_name, told[0]) == ("tiny", "loading tiny in float32")
+    assert re.fullmatch(r"loaded 0\.00 GB in \d+\.\d s \(\d+\.\d\d GB/s\)", told[1])
+    engine = start(folder, told, served_model_name="my/model")
+    engine.device.close()
+    assert engine.model_name == "my/model"
+
+
+def test_loading_tells_its_share_no_more_often_than_it_can_be_read() -> None:
+    now, heard = [100.0], []
+    meter = LoadMeter(8_000_000_000, lambda done, text: heard.append((done, text)), lambda: now[0])
+    for _ in range(100):
+        now[0] += 0.04
+        meter.add(0.01)
+    assert 4.0 / SHARE_SECONDS * 0.8 < len(heard) < 4.0 / SHARE_SECONDS + 1
+    assert heard[7] == (pytest.approx(0.56), "weights  56%, 4.48 of 8.00 GB, 2.00 GB/s, 2 s left")
+    assert meter.summary() == "loaded 8.00 GB in 4.0 s (2.00 GB/s)"
+
+
+@pytest.mark.parametrize("storage", ["safetensors", "gguf"])
+def test_the_shares_of_all_tensors_make_a_whole(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_meter, "SHARE_SECONDS", 0.0)
+    model, path = tiny_model("tied embeddings"), tmp_path
+    if storage == "gguf":
+        path = tmp_path / "model.gguf"
+        write_gguf(model, path, "llama", "Q4_1")
+    else:
+        save(model, tmp_path)
+    heard: list[float] = []
+    names = loaded(path, share=lambda done, _: heard.append(done))
+    assert len(heard) == len(names)
+    assert heard == sorted(heard)
+    assert heard[-1] == pytest.approx(1.0)

@@ -10,6 +10,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from tests import gguf_blocks as blocks
+
 NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -43,9 +45,10 @@ def write_gguf(
 ) -> dict[str, NDArray[np.float32]]:
     """Write `model` with its matrices stored as `storage`; return what they unpack to, by transformers' names.
 
-    `keys` are added to the metadata, or replace what is there; None leaves one out.
+    Types that the gguf library can't pack hold random blocks instead of the model's values. `keys` are added to the
+    metadata, or replace what is there; None leaves one out.
     """
-    config, kind = model.config, gguf.GGMLQuantizationType[storage]
+    config = model.config
     rope = config.rope_parameters
     writer = gguf.GGUFWriter(path, architecture)
     metadata: dict[str, Any] = {
@@ -82,12 +85,12 @@ def write_gguf(
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = parameter.float().numpy()
-        stored = kind if values.ndim == 2 else gguf.GGMLQuantizationType.F32
+        stored = storage if values.ndim == 2 else "F32"
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
         paired = architecture in ("llama", "granite", "smollm3") and heads is not None
-        data = gguf.quants.quantize(_paired(values, heads or 1) if paired else values, stored)
-        writer.add_tensor(gguf_name(name), data, raw_dtype=stored)
-        back = gguf.quants.dequantize(data, stored).reshape(values.shape)
+        data = _packed(_paired(values, heads or 1) if paired else values, stored)
+        writer.add_tensor(gguf_name(name), data, raw_dtype=gguf.GGMLQuantizationType[stored])
+        back = blocks.unpacked(stored, data).reshape(values.shape)
         unpacked[name] = _unpaired(back, heads or 1) if paired else back
     if rope["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", _rope_divisors(model))
@@ -99,6 +102,15 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return unpacked
+
+
+def _packed(values: NDArray[np.float32], storage: str) -> NDArray[np.uint8]:
+    """Return uint8 of the shape of `values`, but bytes in the place of the last dimension."""
+    try:
+        packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType[storage])
+    except NotImplementedError:
+        return blocks.random_blocks(storage, *values.shape, seed=values.size)
+    return np.ascontiguousarray(packed).view(np.uint8)
 
 
 def gguf_name(name: str) -> str:

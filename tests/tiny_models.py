@@ -112,12 +112,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def tiny_model(variant: str, seed: int = 0) -> Any:
-    """Return a transformers model in float32 whose weights are spread so that every part of it matters."""
+def tiny_model(variant: str, seed: int = 0, **changes: Any) -> Any:
+    """Return a transformers model in float32 whose weights are spread so that every part of it matters.
+
+    `changes` are made to the variant's configuration.
+    """
     import transformers
 
-    family, changes = VARIANTS[variant]
-    config = getattr(transformers, f"{family}Config")(**(_SHAPE | changes))
+    family, own = VARIANTS[variant]
+    config = getattr(transformers, f"{family}Config")(**(_SHAPE | own | changes))
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     generator = torch.Generator().manual_seed(seed)
