@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from checkpoint.tokenizer import load_text
 from frontend.chat import ChatTemplate
+from frontend.text_error import TextError
 from frontend.token_pieces import TokenPieces
 from frontend.tokenizer import TextTokenizer
 
@@ -30,4 +31,8 @@ class ModelText:
         Raises `CheckpointError`, or `TextError` for a broken template.
         """
         files = load_text(path, chat_template)
-        return cls(files.tokenizer, ChatTemplate(files.chat_template, files.special_tokens))
+        try:
+            chat = ChatTemplate(files.chat_template, files.special_tokens)
+        except TextError as error:
+            raise TextError(f"{chat_template or path}: {error}") from error
+        return cls(files.tokenizer, chat)

@@ -35,10 +35,21 @@ def _available_on_host() -> int:
 
 
 def _left_in_container() -> int | None:
-    """Return what the control group (version 2) leaves, None when it sets no limit or there is none."""
+    """Return what the control group (version 2) leaves, None when it sets no limit or there is none.
+
+    Files that were read, such as the weights, are charged to it and given up as soon as memory is short.
+    """
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):
         return None
-    return None if limit == "max" else max(0, int(limit) - used)
+    return None if limit == "max" else max(0, int(limit) - used + _files_of_container())
+
+
+def _files_of_container() -> int:
+    try:
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from checkpoint import CheckpointError, GGUFFile, ModelConfig, read_index
+from gpu_worker.free_memory import free_memory
 from gpu_worker.gguf_tensors import gguf_shapes, gguf_tensors
 from gpu_worker.load_meter import LoadMeter
 from gpu_worker.safetensors_tensors import DTYPES as SAFETENSORS_DTYPES
@@ -114,12 +115,17 @@ def _matched(
 
 
 def _allocated(config: ModelConfig, dtype: torch.dtype, device: torch.device, path: Path) -> ModelWeights:
+    views = destinations(empty_weights(config, dtype, torch.device("meta")), config)
+    size, free = sum(view.nbytes for view in views.values()), free_memory(device)
+    what = f"{path}: its {size / 1e9:,.1f} GB of parameters do not fit into"
+    smaller = "; --dtype bfloat16 takes half of it" if dtype == torch.float32 else ""
+    # The system gives out more than it has, and kills whoever uses it.
+    if size > free:
+        raise CheckpointError(f"{what} {free / 1e9:,.1f} GB of free memory{smaller}")
     try:
         return empty_weights(config, dtype, device)
     except RuntimeError as error:  # on a GPU its subclass OutOfMemoryError
-        views = destinations(empty_weights(config, dtype, torch.device("meta")), config)
-        size = sum(view.nbytes for view in views.values()) / 1e9
-        raise CheckpointError(f"{path}: its {size:,.1f} GB of parameters do not fit into memory: {error}") from error
+        raise CheckpointError(f"{what} memory{smaller}: {error}") from error
 
 
 def _may_be_ignored(name: str, config: ModelConfig) -> bool:

@@ -23,6 +23,7 @@ from checkpoint import (
     load_config,
     locate,
     read_index,
+    served_name,
 )
 from checkpoint.__main__ import main
 from checkpoint.architectures import ARCHITECTURES
@@ -380,6 +381,125 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, folder: Path) -> 
     assert locate(str(folder), need_weights=False) == folder
 
 
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (
+            ["pytorch_model-00001-of-00002.bin"],
+            "(pytorch_model-00001-of-00002.bin is not read: unpickling it could run",
+        ),
+        (["consolidated.00.pth", "params.json"], "(consolidated.00.pth is not read: unpickling"),
+        (["model.ckpt"], "(model.ckpt is not read: unpickling"),
+        (["consolidated.safetensors"], "(consolidated.safetensors is in a layout of its own"),
+        (["weights.safetensors"], "(weights.safetensors is neither model.safetensors nor named by"),
+        (["tf_model.h5"], "(tf_model.h5 is TensorFlow's"),
+        (["flax_model.msgpack"], "(flax_model.msgpack is Flax's"),
+        (["onnx_model.onnx"], "(onnx_model.onnx is ONNX"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+@pytest.mark.parametrize("described", [True, False])
+def test_weights_of_another_kind_are_named_with_what_to_do(
+    files: list[str], words: str, described: bool, tmp_path: Path, folder: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).write_bytes(b"x")
+    if described:
+        (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(CheckpointError) as caught:
+        locate(str(tmp_path))
+    assert words in str(caught.value)
+    assert ("has config.json but no weights" in str(caught.value)) == described
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("model.safetensors", "name the folder that it lies in"),
+        ("pytorch_model.bin", "is not read: unpickling"),
+        ("consolidated.pth", "is not read: unpickling"),
+        ("README.md", "is neither a folder nor a .gguf file"),
+    ],
+)
+def test_a_file_that_is_no_gguf_is_refused_with_what_to_do(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(CheckpointError, match=f"{name}: {words}"):
+        locate(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_an_adapter_is_no_model(need_weights: bool, tmp_path: Path, folder: Path) -> None:
+    change_json(tmp_path / "adapter_config.json", base_model_name_or_path="org/base", r=8)
+    (tmp_path / "adapter_model.safetensors").write_bytes(header({}))
+    with pytest.raises(CheckpointError, match="holds an adapter, not a model; merge it into org/base"):
+        locate(str(tmp_path), need_weights=need_weights)
+    # Beside a model it is what became of the adapter that was merged.
+    change_json(folder / "adapter_config.json", base_model_name_or_path="org/base", r=8)
+    assert locate(str(folder), need_weights=need_weights) == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "method"),
+    [
+        ("config.json", {"quantization_config": {"quant_method": method, "bits": 4}}, method)
+        for method in ("gptq", "awq", "fp8", "bitsandbytes", "compressed-tensors", "mxfp4")
+    ]
+    + [
+        ("config.json", {"quantization_config": {"bits": 4}}, "unknown"),
+        ("config.json", {"compression_config": {"quant_method": "sparseml"}}, "sparseml"),
+        ("quantize_config.json", {"bits": 4, "quant_method": "gptq"}, "gptq"),
+        ("quant_config.json", {"w_bit": 4, "quant_method": "awq"}, "awq"),
+    ],
+)
+def test_quantised_safetensors_are_refused_by_their_method(
+    name: str, content: dict[str, Any], method: str, folder: Path
+) -> None:
+    change_json(folder / name, **content)
+    for need_weights in (True, False):
+        with pytest.raises(CheckpointError, match=rf"{name}: quantisation {method} is not supported: take the model's"):
+            locate(str(folder), need_weights=need_weights)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_parts_of_a_split_gguf_are_to_be_joined(several: bool, tmp_path: Path) -> None:
+    names = [f"big-Q4_K_M-0000{i}-of-00002.gguf" for i in ((1, 2) if several else (1,))]
+    for name in names:
+        write_gguf(tiny_model("grouped queries"), tmp_path / name, "llama")
+    for model in (tmp_path, tmp_path / names[0]):
+        with pytest.raises(CheckpointError, match=rf"{names[0]}: is a part of .*llama-gguf-split --merge"):
+            locate(str(model))
+
+
+def test_what_git_has_not_fetched_is_said_to_be_so(folder: Path, tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    (tmp_path / "tiny.gguf").write_text(pointer)
+    (folder / "model.safetensors").write_text(pointer)
+    for model, file in ((tmp_path / "tiny.gguf", "tiny.gguf"), (folder, "model.safetensors")):
+        with pytest.raises(CheckpointError, match=rf"{file}: stands for a file that git has not fetched"):
+            locate(str(model))
+
+
+def test_a_model_is_called_as_the_hub_or_its_path_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert served_name("org/name", tmp_path / "models--org--name" / "snapshots" / "0a1b") == "org/name"
+    assert served_name("org/name:a.gguf", tmp_path / "snapshots" / "0a1b" / "a.gguf") == "org/name:a.gguf"
+    assert served_name(None, Path("/somewhere/default.gguf")) == "default.gguf"
+    monkeypatch.chdir(tmp_path)
+    for model in (str(folder), f"{folder}/", "model", "./model"):
+        assert served_name(model, Path(model)) == "model"
+    monkeypatch.chdir(folder)
+    assert served_name(".", Path(".")) == "model"
+    (folder / "org" / "name").mkdir(parents=True)
+    assert served_name("org/name", Path("org/name")) == "name"
+
+
+def test_only_the_hub_has_revisions(folder: Path) -> None:
+    for model in (str(folder), None):
+        with pytest.raises(CheckpointError, match="--revision v1: only models from the hub"):
+            locate(model, revision="v1")
+
+
 def header(entries: dict[str, Any]) -> bytes:
     """Return a safetensors file that is only a header."""
     text = json.dumps(entries).encode()
@@ -399,6 +519,7 @@ def test_a_damaged_shard_is_found_without_loading(folder: Path) -> None:
         len(whole).to_bytes(8, "little") + whole[8:],
         header({"x": {"dtype": "I8", "shape": [1], "data_offsets": ["a", "b"]}}),
         header({"x": {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]}}),
+        header({"x": {"dtype": "I8", "shape": [1], "data_offsets": [4, 0]}}),
         (500_000).to_bytes(8, "little") + b'{"a":' * 100_000,
     ):
         path.write_bytes(damaged)
@@ -436,9 +557,71 @@ def test_a_damaged_gguf_tokenizer_is_refused_by_name(damage: dict[str, Any]) -> 
         build_tokenizer({f"tokenizer.ggml.{key}": value for key, value in (whole | damage).items()})
 
 
+# ----------------------------------------------------------------------------------------------------------- sampling
+
+
+def test_sampling_is_what_the_makers_recommend_unless_that_is_switched_off(folder: Path) -> None:
+    change_json(folder / "generation_config.json", temperature=0.6, top_k=20, top_p=0.95, min_p=0.01)
+    assert sampling_defaults(folder) == SamplingDefaults(0.6, 20, 0.95, 0.01)
+    assert sampling_defaults(folder, read=False) == SamplingDefaults()
+    change_json(folder / "generation_config.json", do_sample=False)
+    assert sampling_defaults(folder) == SamplingDefaults(0.0, 20, 0.95, 0.01)
+
+
 def test_sampling_defaults_that_make_no_sense_are_passed_over(folder: Path) -> None:
     change_json(folder / "generation_config.json", temperature=10**400, top_k=-1, top_p="x", min_p=True)
     assert sampling_defaults(folder) == SamplingDefaults()
+    change_json(folder / "generation_config.json", temperature=-1, top_k=2.5, top_p=1.5, min_p=[0.1])
+    assert sampling_defaults(folder) == SamplingDefaults()
+
+
+def test_what_the_makers_ask_for_and_do_not_get_is_told_in_one_line(folder: Path) -> None:
+    told: list[str] = []
+    change_json(
+        folder / "generation_config.json",
+        temperature=0.6, repetition_penalty=1.05, no_repeat_ngram_size=0, num_beams=1, typical_p=1.0, max_new_tokens=99,
+        suppress_tokens=[], eos_token_id=2,
+    )  # fmt: skip
+    sampling_defaults(folder, tell=told.append)
+    assert told == ["generation_config.json asks for what is not honoured: repetition_penalty 1.05, max_new_tokens 99"]
+    told.clear()
+    sampling_defaults(folder, read=False, tell=told.append)
+    change_json(folder / "generation_config.json", repetition_penalty=1.0, max_new_tokens=None)
+    sampling_defaults(folder, tell=told.append)
+    assert told == []
+
+
+def test_an_override_goes_before_what_the_makers_recommend(folder: Path) -> None:
+    change_json(folder / "generation_config.json", temperature=0.6, top_k=20)
+    assert sampling_defaults(folder, '{"temperature": 0}') == SamplingDefaults(0.0, 20)
+    assert sampling_defaults(folder, '{"top_k": -1, "top_p": 0.5}') == SamplingDefaults(0.6, 0, 0.5)
+    assert sampling_defaults(folder, '{"min_p": 0.1}', read=False) == SamplingDefaults(min_p=0.1)
+    assert sampling_defaults(folder, "{}") == SamplingDefaults(0.6, 20)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"top_p": 1.5}', "top_p must be a number from 0 to 1, not 1.5"),
+        ('{"top_p": "high"}', "top_p must be a number from 0 to 1, not 'high'"),
+        ('{"temperature": true}', "temperature must be a number from 0 to 1e\\+06, not True"),
+        ('{"temperature": NaN}', "temperature must be a number from 0 to 1e\\+06, not nan"),
+        ('{"top_k": 1.5}', "top_k must be"),
+        ('{"top_k": -2}', "top_k must be"),
+        (
+            '{"repetition_penalty": 1.1}',
+            "repetition_penalty cannot be set; what can is temperature, top_k",
+        ),
+    ],
+)
+def test_an_override_that_makes_no_sense_is_refused(override: str, words: str, folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"--override-generation-config: {words}"):
+        sampling_defaults(folder, override)
+
+
+# ------------------------------------------------------------------------------------------------- the default model
 
 
 def test_the_default_model_is_asked_for_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -384,6 +384,49 @@ def test_a_busy_address_is_one_line_and_code_2(tmp_path: Path, model: Path) -> N
     context.term()
 
 
+def test_the_users_template_and_sampling_go_before_the_models(tmp_path: Path, model: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("one {{ messages[0].content }}")
+    (model / "generation_config.json").write_text('{"temperature": 0.5, "top_k": 7, "repetition_penalty": 1.3}')
+    with StubScheduler(f"ipc://{tmp_path / 'scheduler'}", script, max_model_len=4096, eos=(EOS,)) as scheduler:
+        options = ["--chat-template", str(template), "--override-generation-config", '{"temperature": 0.25}']
+        process = start(f"ipc://{tmp_path / 'f'}", scheduler.address, model, *options)
+        client = RawClient(f"ipc://{tmp_path / 'f'}")
+        client.answer(Generate(1, messages=({"role": "user", "content": "hello"},)))
+        client.answer(Generate(2, prompt="one hello", temperature=1.0, top_k=2))
+        chat, prompt = scheduler.take(Submit), scheduler.take(Submit)
+        assert isinstance(chat, Submit)
+        assert isinstance(prompt, Submit)
+        assert chat.prompt.tolist() == prompt.prompt.tolist()
+        assert (chat.temperature, chat.top_k) == (0.25, 7)
+        assert (prompt.temperature, prompt.top_k) == (1.0, 2)
+        client.close()
+        process.terminate()
+        _, errors = process.communicate(timeout=5)
+    assert "frontend: generation_config.json asks for what is not honoured: repetition_penalty 1.3\n" in errors
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--chat-template", "broken.jinja", "broken.jinja: the model's chat template is broken at line 2: "),
+        ("--chat-template", "missing.jinja", "missing.jinja cannot be read: "),
+        ("--override-generation-config", "{", "--override-generation-config: not JSON: "),
+        ("--revision", "v1", "--revision v1: only models from the hub"),
+    ],
+)
+def test_a_mistake_in_what_is_to_be_different_is_one_line_and_code_2(
+    option: str, value: str, words: str, tmp_path: Path, model: Path
+) -> None:
+    (tmp_path / "broken.jinja").write_text("fine\n{% if %}")
+    value = str(tmp_path / value) if value.endswith("jinja") else value
+    process = start(f"ipc://{tmp_path / 'f'}", f"ipc://{tmp_path / 's'}", model, option, value)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 2
+    assert words in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
 def test_garbage_from_a_scheduler_is_dropped(tmp_path: Path, model: Path) -> None:
     address = f"ipc://{tmp_path / 's'}"
     context = zmq.Context()

@@ -42,7 +42,8 @@ def test_blocks_unpack_to_what_their_layout_says(storage: str, tmp_path: Path) -
     file = written(tmp_path / "x.gguf", storage)
     values = file.dequantize("x")
     expected = unpacked(storage, random_blocks(storage, ROWS, COLUMNS))
-    assert (values.dtype, values.shape) == (np.float32, (ROWS, COLUMNS))
+    assert values.dtype == np.float32
+    assert values.shape == (ROWS, COLUMNS)
     assert values.std() > 0
     np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-9)
     assert file.quantised == (storage not in ("F32", "F16", "BF16"))

@@ -50,6 +50,8 @@ def test_free_memory_is_what_the_host_and_the_container_both_leave(
     assert memory.free_memory(CPU) == 8000 * 1024
     (tmp_path / "memory.max").write_text("5000\n")
     assert memory.free_memory(CPU) == 4000
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 700\nactive_file 150\n")
+    assert memory.free_memory(CPU) == 4700, "what was read of files is given up when memory is short"
     (tmp_path / "meminfo").unlink()
     with pytest.raises(CheckpointError, match="free memory is unknown"):
         memory.free_memory(CPU)

@@ -228,6 +228,11 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--zmq=ipc://*"], "ipc://*"),
         (["--workers=1", "--schedulers=2"], "each scheduler needs a worker"),
         (["--max-plans-in-flight=0"], "--max-plans-in-flight"),
+        (["--dtype=float8"], "--dtype"),
+        (["--served-model-name="], "--served-model-name"),
+        (["--revision=main"], "only models from the hub"),
+        (["--chat-template=/no/such/file"], "/no/such/file cannot be read"),
+        (["--override-generation-config=[1]"], "must be a JSON object"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_code_2(

@@ -111,6 +111,11 @@ def test_the_parent_hears_how_the_start_goes() -> None:
         assert child.heard(3) == ["progress 1 of 2", "progress 2 of 2", "ready"]
 
 
+def test_the_parent_hears_how_much_of_it_is_done() -> None:
+    with Started("lifeline.share(1 / 3, 'a  third\\nof it'); lifeline.ready(); time.sleep(600)") as child:
+        assert child.heard(2) == ["share 0.3333 a third of it", "ready"]
+
+
 def test_a_failure_is_one_line_whatever_its_text() -> None:
     with Started(r"lifeline.failed('no\nsuch\r\n\tmodel \udcff é')") as child:
         assert child.heard(2) == ["failed no such model ? é"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from checkpoint import CheckpointError, load_config, locate, read_index
-from gpu_worker import load_meter, safetensors_tensors
+from gpu_worker import load_meter, loading, safetensors_tensors
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine, build_engine
 from gpu_worker.load_meter import SHARE_SECONDS, LoadMeter
@@ -157,7 +158,7 @@ def _repeat_a_tensor_in_a_header(folder: Path) -> str:
     content = shard.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
-    name = max(header)
+    name: str = max(header)
     again = (json.dumps(header)[:-1] + f", {json.dumps({name: header[name]})[1:-1]}}}").encode()
     shard.write_bytes(len(again).to_bytes(8, "little") + again + content[8 + length :])
     return name
@@ -275,12 +276,18 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
         safetensors_tensors.read_safetensors(index, {n: x.clone() for n, x in expected.items()}, lambda _: None)
 
 
-def test_parameters_that_do_not_fit_into_memory_are_told_by_their_size(tmp_path: Path) -> None:
+def test_parameters_that_do_not_fit_into_memory_are_told_by_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = save(tiny_model("grouped queries"), tmp_path)
     change_json(folder / "config.json", hidden_size=2**24, vocab_size=2**24)
     config = load_config(folder)
-    with pytest.raises(CheckpointError, match="GB of parameters do not fit into memory") as caught:
+    with pytest.raises(CheckpointError, match=r"GB of parameters do not fit into \S+ GB of free memory; --dtype bf"):
         load_weights(folder, config, torch.float32, CPU, "dummy")
+    # Where that much is said to be free, the system itself refuses to give it.
+    monkeypatch.setattr(loading, "free_memory", lambda _: 2**60)
+    with pytest.raises(CheckpointError, match="GB of parameters do not fit into memory: ") as caught:
+        load_weights(folder, config, torch.bfloat16, CPU, "dummy")
     assert "\n" not in str(caught.value)
 
 
@@ -423,8 +430,8 @@ def test_a_quantised_file_is_computed_in_float32_on_a_cpu_and_bfloat16_on_a_gpu(
 
 
 def start(model: Path, told: list[str], **options: Any) -> Engine:
-    settings = {"max_model_len": 64, "max_num_seqs": 1, "kv_cache_blocks": 8, "device": "cpu"} | options
-    return build_engine(EngineConfig(model=str(model), **settings), told.append)
+    config = EngineConfig(str(model), max_model_len=64, max_num_seqs=1, kv_cache_blocks=8, device="cpu")
+    return build_engine(replace(config, **options), told.append)
 
 
 def test_float16_is_computed_in_float16(tmp_path: Path) -> None:
@@ -475,13 +482,14 @@ def test_a_start_tells_what_is_loaded_and_how_fast(tmp_path: Path) -> None:
 
 
 def test_loading_tells_its_share_no_more_often_than_it_can_be_read() -> None:
-    now, heard = [100.0], []
+    now, heard = [100.0], list[tuple[float, str]]()
     meter = LoadMeter(8_000_000_000, lambda done, text: heard.append((done, text)), lambda: now[0])
     for _ in range(100):
         now[0] += 0.04
         meter.add(0.01)
     assert 4.0 / SHARE_SECONDS * 0.8 < len(heard) < 4.0 / SHARE_SECONDS + 1
-    assert heard[7] == (pytest.approx(0.56), "weights  56%, 4.48 of 8.00 GB, 2.00 GB/s, 2 s left")
+    assert heard[7][0] == pytest.approx(0.56)
+    assert heard[7][1] == "weights  56%, 4.48 of 8.00 GB, 2.00 GB/s, 2 s left"
     assert meter.summary() == "loaded 8.00 GB in 4.0 s (2.00 GB/s)"
 
 

@@ -186,6 +186,18 @@ def test_a_model_folder_gives_its_tokenizer_and_special_tokens(tmp_path: Path) -
     assert text.chat_template == "T"
 
 
+def test_a_chat_template_of_the_users_goes_before_the_models(tmp_path: Path) -> None:
+    save_folder(tmp_path, chat_template={"not": "a text"})
+    given = tmp_path / "given.jinja"
+    for source in ("{{ messages[0].content }} é", ""):
+        given.write_text(source, encoding="utf-8")
+        assert load_text(tmp_path, str(given)).chat_template == source
+    given.write_bytes(b"\xff")
+    for name in ("given.jinja", "missing.jinja"):
+        with pytest.raises(CheckpointError, match=f"{name} cannot be read"):
+            load_text(tmp_path, str(tmp_path / name))
+
+
 def test_truncation_and_padding_left_in_a_folder_are_off(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(byte_level_tokenizer().to_str())
     tokenizer.enable_truncation(4)

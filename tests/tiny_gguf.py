@@ -109,7 +109,8 @@ def _packed(values: NDArray[np.float32], storage: str) -> NDArray[np.uint8]:
     try:
         packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType[storage])
     except NotImplementedError:
-        return blocks.random_blocks(storage, *values.shape, seed=values.size)
+        rows, columns = values.shape
+        return blocks.random_blocks(storage, rows, columns, seed=values.size)
     return np.ascontiguousarray(packed).view(np.uint8)
 
 
