@@ -44,7 +44,7 @@ STORAGE_TYPES = {
     30: ("BF16", 1, 2),
 }
 
-_VALUES_AT_A_TIME = 2**20
+_VALUES_AT_A_TIME = 2**17
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +110,18 @@ class GGUFFile:
         """Return a tensor as float32 in its row-major shape, in memory of its own; there is no second copy of it."""
         import gguf  # 0.2 s, and only the worker ever needs it
 
-        tensor, raw = self._find(name), self.raw(name)
+        tensor, raw = self._find(name), self.raw(name).reshape(-1)
+        _, per_block, size = STORAGE_TYPES[tensor.storage]
         kind = gguf.GGMLQuantizationType(tensor.storage)
         page = tensor.start - tensor.start % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_WILLNEED, page, tensor.start + tensor.nbytes - page)
-        values = np.empty((len(raw), tensor.shape[-1]), np.float32)
-        # The library makes two copies of what it is given.
-        rows = max(1, _VALUES_AT_A_TIME // tensor.shape[-1])
-        for begin in range(0, len(raw), rows):
-            values[begin : begin + rows] = gguf.quants.dequantize(raw[begin : begin + rows], kind)
+        values = np.empty(len(raw) // size * per_block, np.float32)
+        # Blocks know nothing of rows. In pieces that fit the processor's cache the library is three times as fast as
+        # over the rows of a small model, and what it holds beside the result is small.
+        blocks = _VALUES_AT_A_TIME // per_block
+        for begin in range(0, len(raw) // size, blocks):
+            piece = raw[begin * size : (begin + blocks) * size].reshape(1, -1)
+            values[begin * per_block : (begin + blocks) * per_block] = gguf.quants.dequantize(piece, kind)[0]
         return values.reshape(tensor.shape)
 
     def _find(self, name: str) -> GGUFTensor:
