@@ -30,15 +30,16 @@ class ProgressLines:
 
     def say(self, who: str, line: str) -> None:
         """Write a line that stays; whatever `who` was busy with is over."""
+        clear = self._clear()
         self._logged.pop(who, None)
         self._busy.pop(who, None)
-        self._write(f"{self._clear()}{line}\n{self._drawn()}")
+        self._write(f"{clear}{line}\n{self._drawn()}")
 
     def show(self, who: str, share: float, line: str) -> None:
         """Say that `who` has done `share`, from 0 to 1, of something; the next news of it take this one's place."""
         if self._terminal:
             done = round(_BAR * min(max(share, 0.0), 1.0))
-            self._busy[who] = f"[{'#' * done}{'.' * (_BAR - done)}] {line}"
+            self._busy[who] = f"{line} [{'#' * done}{'.' * (_BAR - done)}]"
             self._write(f"{_START_OF_LINE}{self._drawn()}{_CLEAR_TO_END}")
             return
         now = self._clock()
@@ -48,12 +49,11 @@ class ProgressLines:
 
     def end(self) -> None:
         """Take what is not over off the screen: somebody else writes there from now on."""
-        if self._busy:
-            self._write(self._clear())
-            self._busy.clear()
+        self._write(self._clear())
+        self._busy.clear()
 
     def _clear(self) -> str:
-        return f"{_START_OF_LINE}{_CLEAR_TO_END}" if self._terminal else ""
+        return f"{_START_OF_LINE}{_CLEAR_TO_END}" if self._busy else ""
 
     def _drawn(self) -> str:
         # A line that is wider than the terminal would wrap, and the next drawing begin in the wrong row.

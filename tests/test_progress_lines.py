@@ -42,11 +42,11 @@ def test_a_terminal_shows_what_goes_on_below_what_was_said() -> None:
     lines = ProgressLines(terminal)
     lines.say("worker", "loading")
     lines.show("worker", 0.25, "a quarter is done, and that is a long line")
-    assert terminal.screen() == ["loading", "[######..................] a quarter is done, and that is a long line"]
+    assert terminal.screen() == ["loading", "a quarter is done, and that is a long line [######..................]"]
     lines.show("worker", 0.5, "half")
-    assert terminal.screen() == ["loading", "[############............] half"]
+    assert terminal.screen() == ["loading", "half [############............]"]
     lines.say("frontend", "ready")
-    assert terminal.screen() == ["loading", "ready", "[############............] half"]
+    assert terminal.screen() == ["loading", "ready", "half [############............]"]
     lines.say("worker", "loaded")
     assert terminal.screen() == ["loading", "ready", "loaded", ""]
 
@@ -57,7 +57,7 @@ def test_several_share_the_last_row_of_a_terminal_and_it_never_wraps() -> None:
     lines = ProgressLines(terminal)
     lines.show("one", 0.0, "first")
     lines.show("two", 1.0, "second")
-    assert terminal.screen() == [f"[{'.' * 24}] first | [{'#' * 24}] second"]
+    assert terminal.screen() == [f"first [{'.' * 24}] | second [{'#' * 24}]"]
     lines.show("one", 2.0, "x" * 1000)
     assert [len(row) for row in terminal.screen()] == [99]
     lines.end()
