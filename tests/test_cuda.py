@@ -6,7 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
+from checkpoint import load_config
+from gpu_worker import safetensors_tensors
+from gpu_worker.loading import load_weights
+from gpu_worker.weights import destinations
 from tests.core_loop import submit
 from tests.real_loop import RealLoop, alone, poisoned_engine
 from tests.tiny_models import VARIANTS, VOCAB, save, tiny_model
@@ -45,3 +50,29 @@ def test_tokens_on_the_gpu_are_those_on_the_cpu_at_any_credit(tmp_path: Path, va
         assert [loop.tokens(ask.request) for ask in asks] == expected, f"credit {credit}"
         assert loop.scheduler.counters.preemptions, "the pool was never short"
     gpu.device.close()
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("wanted", ["float32", "bfloat16", "float16"])
+def test_weights_arrive_on_the_gpu_as_they_do_on_the_cpu(
+    stored: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors_tensors, "_PIECE", 1000)  # less than a matrix: the buffer is used again and again
+    model = save(tiny_model("biases everywhere").to(getattr(torch, stored)), tmp_path)
+    config, dtype = load_config(model), getattr(torch, wanted)
+    cpu, gpu = (
+        destinations(load_weights(model, config, dtype, torch.device(kind)), config) for kind in ("cpu", "cuda")
+    )
+    for name, view in gpu.items():
+        assert view.device.type == "cuda"
+        assert torch.equal(view.cpu(), cpu[name]), name
+
+
+def test_float16_is_computed_in_float16_on_the_gpu(tmp_path: Path) -> None:
+    engine = poisoned_engine(save(tiny_model("grouped queries"), tmp_path), device="cuda", dtype="float16", **OPTIONS)
+    assert engine.dtype == "float16"
+    loop = RealLoop(engine, 2)
+    loop.submit(submit(1, [3, 1, 4, 1, 5], 8, temperature=0.0, ignore_eos=True))
+    loop.drain()
+    assert len(loop.tokens(1)) == 8
+    engine.device.close()

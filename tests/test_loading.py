@@ -448,6 +448,9 @@ def test_float16_is_computed_in_float16(tmp_path: Path) -> None:
         theirs = model.half()(torch.tensor([TOKENS])).logits[0].float()
     assert (ours - expected).abs().mean() < 2 * (theirs - expected).abs().mean(), "more is lost than float16 loses"
     assert not torch.equal(ours, PagedModel(folder).step((0, TOKENS))[0]), "this is float32"
+    engine = start(folder, [], dtype="float16")
+    engine.device.close()
+    assert engine.dtype == "float16"
 
 
 def test_a_float16_checkpoint_whose_activations_pass_65504_stays_finite(tmp_path: Path) -> None:
