@@ -6,6 +6,7 @@ into memory costs a page fault every 4 KiB, which took twice as long as reading 
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Mapping
 from io import FileIO
@@ -69,7 +70,8 @@ class _Reader:
 
 
 def _read(file: FileIO, values: Tensor) -> None:
-    left = values.view(torch.uint8).numpy().data
+    # By address: NumPy would hold on to the memory, and who takes the weights over could not give it back.
+    left = memoryview((ctypes.c_ubyte * values.nbytes).from_address(values.data_ptr())).cast("B")
     while len(left):
         count = file.readinto(left)
         if not count:
