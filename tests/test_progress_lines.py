@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
+from launch import Family, Progress
 from protocol.progress_lines import LOG_SECONDS, ProgressLines
 
 
@@ -75,3 +77,21 @@ def test_a_log_gets_a_line_now_and_then() -> None:
     lines.show("worker", 0.1, "the next thing begins")
     lines.end()
     assert log.getvalue().splitlines() == ["loading", "8 of 24", "16 of 24", "loaded"]
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("columns")
+def test_the_launcher_shows_how_far_its_children_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    family, tell = Family(), Progress()
+    family.start("worker", "tests.share_child", [])
+    try:
+        while family.listen(10.0, tell) is None:
+            pass
+    finally:
+        family.stop()
+    assert [row[11:] for row in terminal.screen()] == ["worker: begins", "worker: ready", ""]
+    drawn = terminal.getvalue()
+    assert f"worker: half of it [{'#' * 12}{'.' * 12}]\x1b[K\r" in drawn
+    assert f"worker: more of it [{'#' * 18}{'.' * 6}]\x1b[K\r\x1b[K" in drawn
