@@ -350,6 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stepahead: {error}", file=sys.stderr)
         return error.code
     finally:
+        tell.end()
         family.stop()
         run.remove()
     interrupted = launch.prompt is not None and stop.is_set

@@ -87,6 +87,8 @@ def fetch(
             return load([gguf], revision) / gguf
         folder = load(_TEXT, revision)
         check(folder)
+        if weights and not any(_matches(file, _WEIGHTS) for file in sizes):
+            raise CheckpointError(f"{name.repo}: the repository has no weights as .safetensors or .gguf")
         # The folder is named after the commit: the weights are those of the same one, whatever was pushed meanwhile.
         return load([*_TEXT, *_WEIGHTS], folder.name) if weights else folder
 
@@ -100,7 +102,7 @@ def _gguf_file(name: HubName, files: list[str]) -> str | None:
             raise CheckpointError(f"{name.repo}: the repository has no {name.file}; it has {some or 'no .gguf file'}")
         refuse_split([name.file])
         return name.file
-    if "config.json" in files or not ggufs:
+    if not ggufs or any(_matches(file, _WEIGHTS) for file in files):
         return None
     refuse_split(ggufs)
     if len(ggufs) > 1:

@@ -77,12 +77,16 @@ def test_without_a_hub_what_the_cache_holds_is_served(hub: FakeHub, tmp_path: Pa
 def test_what_went_wrong_is_said_in_one_line(hub: FakeHub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     hub.repositories["tiny/gated"] = hub.repositories["tiny/llama"]
+    pickled = hub.repositories["tiny/pickled"] = Path(shutil.copytree(hub.repositories["tiny/llama"], tmp_path / "old"))
+    for file in pickled.rglob("*.safetensors"):
+        file.unlink()
     hub.gated.add("tiny/gated")
     answers = hub.ask(
         home,
         {"model": "tiny/unknown"},
         {"model": "tiny/llama", "revision": "v9"},
         {"model": "tiny/gated"},
+        {"model": "tiny/pickled"},
         {"model": str(hub.repositories["tiny/llama"]), "revision": "main"},
     )
     answers += hub.ask(home, {"model": "tiny/llama"}, HF_HUB_OFFLINE="1")
@@ -93,6 +97,7 @@ def test_what_went_wrong_is_said_in_one_line(hub: FakeHub, tmp_path: Path) -> No
             "tiny/unknown: no such file or folder, and the hub has no model of that name",
             "tiny/llama: the hub has no revision v9 of it",
             "tiny/gated: is only for those who have accepted its terms",
+            "tiny/pickled: the repository has no weights as .safetensors or .gguf",
             "--revision main: only models from the hub",
             "tiny/llama: no such file or folder, and HF_HUB_OFFLINE keeps us from asking the hub; the cache in",
             "tiny/llama: no such file or folder, and the hub at http://127.0.0.1:9 cannot be reached (",
@@ -124,6 +129,7 @@ def test_one_gguf_file_is_fetched_and_of_several_the_one_that_was_named(hub: Fak
     folder.mkdir()
     write_gguf(tiny_model("grouped queries"), folder / "tiny.Q8_0.gguf", "llama", "Q8_0")
     hub.repositories["tiny/one"] = folder
+    shutil.copy(hub.repositories["tiny/llama"] / "config.json", folder)  # as some publishers have it
     several = hub.repositories["tiny/several"] = Path(shutil.copytree(folder, tmp_path / "several"))
     shutil.copy(several / "tiny.Q8_0.gguf", several / "tiny.Q4_0.gguf")
     one, named, unnamed, unknown = hub.ask(
