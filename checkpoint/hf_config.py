@@ -30,6 +30,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def architecture_of(raw: Mapping[str, Any]) -> str:
+    """Return the name of the architecture that config.json, read as `raw`, declares; it may be nonsense."""
+    names = raw.get("architectures") or []
+    return str(names[0] if isinstance(names, list) and names else raw.get("model_type"))
+
+
 def read_folder_config(folder: Path) -> ModelConfig:
     """Return the configuration of the model in `folder`; `CheckpointError` names what is missing or unsupported."""
     path = folder / "config.json"
@@ -37,9 +43,8 @@ def read_folder_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{folder}: has no config.json")
     raw = read_json(path)
     fields = Fields(raw, str(path))
-    names = raw.get("architectures") or []
-    name = names[0] if isinstance(names, list) and names else raw.get("model_type")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
+    name = architecture_of(raw)
+    if name not in ARCHITECTURES:
         raise CheckpointError(f"{path}: architecture {name} is not supported; supported are {', '.join(ARCHITECTURES)}")
     row = ARCHITECTURES[name]
     _refuse_what_would_be_computed_wrongly(raw, path)
@@ -70,8 +75,8 @@ def read_folder_config(folder: Path) -> ModelConfig:
         output_bias=biased if row.output_bias is None else row.output_bias,
         mlp_bias=fields.flag("mlp_bias", False) if row.mlp_bias is None else row.mlp_bias,
         qk_norm=row.qk_norm,
-        dtype=_dtype(raw, path),
-        eos_token_ids=_eos_token_ids(folder, fields),
+        dtype=checkpoint_dtype(raw, path),
+        eos_token_ids=eos_token_ids(folder, fields),
         bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
         fused_projections=row.fused_projections,
         rotary_dim=None if rope.share == 1 else int(head_dim * rope.share),
@@ -91,14 +96,16 @@ def _refuse_what_would_be_computed_wrongly(raw: Mapping[str, Any], path: Path) -
         raise CheckpointError(f"{path}: activation {activation} is not supported")
 
 
-def _dtype(raw: Mapping[str, Any], path: Path) -> str:
+def checkpoint_dtype(raw: Mapping[str, Any], path: Path) -> str:
+    """Return the dtype that config.json at `path`, read as `raw`, declares: "float32" if it is silent."""
     name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
     if name not in _DTYPES:
         raise CheckpointError(f"{path}: dtype {name} is not supported; supported are {', '.join(_DTYPES)}")
     return name
 
 
-def _eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
+def eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
+    """Return the union of all end tokens that the files in `folder` declare, `config` its config.json, ascending."""
     ids = set(config.token_ids("eos_token_id"))
     path = folder / "generation_config.json"
     ids.update(Fields(read_json(path), str(path)).token_ids("eos_token_id"))

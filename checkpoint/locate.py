@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from checkpoint.architectures import ARCHITECTURES
 from checkpoint.config import ModelConfig
 from checkpoint.default_model import default_model_is_there, default_model_path
 from checkpoint.errors import CheckpointError
+from checkpoint.foreign_config import ForeignConfig, read_foreign_config
 from checkpoint.gguf_config import read_gguf_config
 from checkpoint.gguf_file import GGUFFile
-from checkpoint.hf_config import read_folder_config
+from checkpoint.hf_config import architecture_of, read_folder_config, read_json
 from checkpoint.hub import fetch, hub_name
 from checkpoint.safetensors_index import read_index, safetensors_files
 from checkpoint.unreadable import other_weights, refuse_adapter, refuse_file, refuse_quantised, refuse_split
@@ -74,8 +76,17 @@ def check_tokenizer(path: Path) -> None:
         raise CheckpointError(f"{path}: has no tokenizer.ggml.tokens, so it holds no tokenizer that can be used")
 
 
+def describe(path: Path) -> ModelConfig | ForeignConfig:
+    """Return the configuration of a model that `locate` found: the lean decoder's, or that of one for transformers."""
+    if path.is_dir():
+        architecture = architecture_of(read_json(path / "config.json"))
+        if architecture not in ARCHITECTURES:
+            return read_foreign_config(path, architecture)
+    return load_config(path)
+
+
 def load_config(path: Path) -> ModelConfig:
-    """Return the configuration of a model that `locate` found."""
+    """Return the configuration of a model that `locate` found and that the lean decoder computes."""
     return read_folder_config(path) if path.is_dir() else read_gguf_config(GGUFFile(path))
 
 
@@ -86,7 +97,7 @@ def _check_description(path: Path) -> None:
         refuse_quantised(path)
     else:
         refuse_split([path.name])
-    load_config(path)
+    describe(path)
 
 
 def _inside(folder: Path, need_weights: bool) -> Path:

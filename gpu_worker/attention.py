@@ -13,6 +13,7 @@ keys of a prefill row of three  · · · · · · ■ ■ ■ ■ ■ ■       
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,11 +21,22 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from checkpoint import ModelConfig
-from gpu_worker.kv_cache import KVCache
+from gpu_worker.kv_cache import KVCache, KVShape
 
 # Decode rows up to this long share a batch whatever their lengths: padding them costs less than a second call would.
 _SHORT = 128
+
+
+class AttentionShape(KVShape, Protocol):
+    """What attention must know of a model; a `ModelConfig` says it for the lean decoder."""
+
+    @property
+    def layer_windows(self) -> tuple[int, ...]:
+        """How many positions a token sees in each layer, its own included, 0 for all; empty: all, in every layer."""
+
+    @property
+    def attention_scale(self) -> float | None:
+        """What q·k is multiplied by; None is 1/√head_dim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +78,9 @@ class AttentionStep:
 class TorchAttention:
     """Attention for any device that torch knows; meant for the CPU and as the reference for kernels."""
 
-    def __init__(self, config: ModelConfig, block_size: int, dtype: torch.dtype) -> None:
-        self.block_size, self.dtype, self.scale = block_size, dtype, config.attention_scale
-        layer_windows = config.layer_windows or (0,) * config.num_layers
+    def __init__(self, shape: AttentionShape, block_size: int, dtype: torch.dtype) -> None:
+        self.block_size, self.dtype, self.scale = block_size, dtype, shape.attention_scale
+        layer_windows = shape.layer_windows or (0,) * shape.num_layers
         self.windows = tuple(sorted(set(layer_windows)))  # 0 is none at all, and comes first
         self._sight_of_layer = tuple(self.windows.index(window) for window in layer_windows)
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from checkpoint import CheckpointError, GGUFFile, ModelConfig, load_config, locate, served_name
+from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, describe, locate, served_name
 from gpu_worker.attention import TorchAttention
 from gpu_worker.config import EngineConfig
 from gpu_worker.cpu_device import CPUDevice
 from gpu_worker.cuda_device import CUDADevice
 from gpu_worker.device import Device
 from gpu_worker.free_memory import free_memory
-from gpu_worker.kv_cache import KVCache, blocks_in, bytes_per_block
+from gpu_worker.kv_cache import KVCache, KVShape, blocks_in, bytes_per_block
 from gpu_worker.loading import choose_dtype, load_weights, why_dtype
 from gpu_worker.model import Decoder
 from gpu_worker.pipeline import StepPipeline
-from gpu_worker.runner import ModelRunner
+from gpu_worker.runner import ModelRunner, StepModel
 from protocol.messages import Opened
 
 _SHARE_OF_FREE_MEMORY = 0.5
@@ -84,7 +85,7 @@ def build_engine(
     one line for whatever a user can put right.
     """
     path = locate(config.model, need_weights=config.load_format != "dummy", revision=config.revision, tell=tell)
-    model_config = load_config(path)
+    model_config = describe(path)
     max_model_len = _max_model_len(config, model_config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -94,21 +95,14 @@ def build_engine(
     why = why_dtype(config.dtype, model_config, dtype, quantised=quantised)
     name = config.served_model_name or served_name(config.model, path)
     tell(f"loading {name} in {str(dtype).removeprefix('torch.')}{f' ({why})' if why else ''}")
-    try:
-        weights = load_weights(
-            path, model_config, dtype, device.torch_device, config.load_format, config.seed or 0, tell, share
-        )
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: the weights do not fit into memory ({_first_line(error)})") from None
-    blocks = _kv_blocks(config, model_config, max_model_len, dtype, device)
-    gib = blocks * bytes_per_block(model_config, config.block_size, dtype) / 2**30
+    model, shape = _load(path, model_config, config, max_model_len, dtype, device.torch_device, tell, share)
+    blocks = _kv_blocks(config, shape, max_model_len, dtype, device)
+    gib = blocks * bytes_per_block(shape, config.block_size, dtype) / 2**30
     tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
     try:
-        cache = KVCache.allocate(model_config, blocks + 1, config.block_size, dtype, device.torch_device, fill=kv_fill)
+        cache = KVCache.allocate(shape, blocks + 1, config.block_size, dtype, device.torch_device, fill=kv_fill)
     except RuntimeError:
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
-    attention = TorchAttention(model_config, config.block_size, dtype)
-    model = Decoder(model_config, weights, attention, max_model_len)
     runner = ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size))
     device.settle()
     return Engine(
@@ -126,6 +120,32 @@ def build_engine(
     )
 
 
+def _load(
+    path: Path,
+    model_config: ModelConfig | ForeignConfig,
+    config: EngineConfig,
+    max_model_len: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    tell: Callable[[str], None],
+    share: Callable[[float, str], None],
+) -> tuple[StepModel, KVShape]:
+    """Return the model with its weights, and what it keeps of each position."""
+    load_format, seed = config.load_format, config.seed or 0
+    try:
+        if isinstance(model_config, ModelConfig):
+            weights = load_weights(path, model_config, dtype, device, load_format, seed, tell, share)
+            attention = TorchAttention(model_config, config.block_size, dtype)
+            return Decoder(model_config, weights, attention, max_model_len), model_config
+        tell(f"{model_config.architecture} runs through transformers' own code, which is slower")
+        from gpu_worker.foreign_loading import load_foreign_model  # transformers takes seconds that others are spared
+
+        model = load_foreign_model(path, model_config, dtype, device, config.block_size, load_format, seed, tell)
+        return model, model.shape
+    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: the weights do not fit into memory ({_first_line(error)})") from None
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
@@ -137,7 +157,7 @@ def _device(wanted: str) -> Device:
     return CUDADevice() if there and wanted != "cpu" else CPUDevice()
 
 
-def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+def _max_model_len(config: EngineConfig, model: ModelConfig | ForeignConfig) -> int:
     if config.max_model_len is None:
         return model.default_model_len
     if config.max_model_len > model.longest_model_len:
@@ -147,20 +167,20 @@ def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _kv_blocks(config: EngineConfig, model: ModelConfig, max_model_len: int, dtype: torch.dtype, device: Device) -> int:
+def _kv_blocks(config: EngineConfig, shape: KVShape, max_model_len: int, dtype: torch.dtype, device: Device) -> int:
     """Return the blocks of the pool, block 0 not counted: as asked for, or by memory and what could ever be used."""
-    per_block = bytes_per_block(model, config.block_size, dtype)
+    per_block = bytes_per_block(shape, config.block_size, dtype)
     least = -(-(max_model_len - 1) // config.block_size)
     if config.kv_cache_blocks is not None:
         blocks = config.kv_cache_blocks
     elif config.kv_cache_gib is not None:
-        blocks = blocks_in(int(config.kv_cache_gib * 2**30), model, config.block_size, dtype) - 1
+        blocks = blocks_in(int(config.kv_cache_gib * 2**30), shape, config.block_size, dtype) - 1
     else:
         memory = int(_SHARE_OF_FREE_MEMORY * free_memory(device.torch_device))
         if device.torch_device.type == "cpu":
             memory = max(min(memory, _MOST_ON_A_CPU), (least + 1) * per_block)
         most = config.max_num_seqs * -(-max_model_len // config.block_size)
-        blocks = min(most, blocks_in(memory, model, config.block_size, dtype) - 1)
+        blocks = min(most, blocks_in(memory, shape, config.block_size, dtype) - 1)
     if blocks < least:
         raise CheckpointError(
             f"the KV cache would have {max(0, blocks)} blocks of {config.block_size} tokens ({per_block / 2**20:.1f} "

@@ -10,11 +10,26 @@ layer 1  │ padding│  K V   │  K V   │        │    what they write must
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from checkpoint import ModelConfig
+
+class KVShape(Protocol):
+    """What a model keeps of each position; a `ModelConfig` says it for the lean decoder."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that keep keys and values."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys in a layer, the same everywhere, and as many of values."""
+
+    @property
+    def head_dim(self) -> int:
+        """Dimensions of a head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +46,7 @@ class KVCache:
     @classmethod
     def allocate(
         cls,
-        config: ModelConfig,
+        shape: KVShape,
         num_blocks: int,
         block_size: int,
         dtype: torch.dtype,
@@ -39,8 +54,8 @@ class KVCache:
         fill: float | None = None,
     ) -> KVCache:
         """Allocate a pool; its contents are undefined, or `fill` everywhere (tests use NaN)."""
-        shape = (2, config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        pool = torch.empty(shape, dtype=dtype, device=device)
+        sizes = (2, shape.num_layers, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        pool = torch.empty(sizes, dtype=dtype, device=device)
         if fill is not None:
             pool.fill_(fill)
         return cls(k=pool[0].unbind(), v=pool[1].unbind(), block_size=block_size)
@@ -56,11 +71,11 @@ class KVCache:
         return k.index_select(0, where), v.index_select(0, where)
 
 
-def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+def bytes_per_block(shape: KVShape, block_size: int, dtype: torch.dtype) -> int:
     """Return the bytes that one block takes over all layers, K and V together."""
-    return 2 * config.num_layers * block_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+    return 2 * shape.num_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
 
 
-def blocks_in(memory: int, config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+def blocks_in(memory: int, shape: KVShape, block_size: int, dtype: torch.dtype) -> int:
     """Return how many whole blocks fit into `memory` bytes, the padding block included."""
-    return memory // bytes_per_block(config, block_size, dtype)
+    return memory // bytes_per_block(shape, block_size, dtype)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from checkpoint import CheckpointError, GGUFFile, ModelConfig, read_index
+from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, read_index
 from gpu_worker.free_memory import free_memory
 from gpu_worker.gguf_tensors import gguf_shapes, gguf_tensors
 from gpu_worker.load_meter import LoadMeter
@@ -23,7 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose_dtype(
-    wanted: str, config: ModelConfig, device: torch.device = CPU, *, quantised: bool = False
+    wanted: str, config: ModelConfig | ForeignConfig, device: torch.device = CPU, *, quantised: bool = False
 ) -> torch.dtype:
     """Return the dtype to compute in on `device` for --dtype `wanted`; "auto" goes by the checkpoint's own.
 
@@ -42,7 +42,7 @@ def choose_dtype(
     return DTYPES[wanted]
 
 
-def why_dtype(wanted: str, config: ModelConfig, dtype: torch.dtype, *, quantised: bool = False) -> str:
+def why_dtype(wanted: str, config: ModelConfig | ForeignConfig, dtype: torch.dtype, *, quantised: bool = False) -> str:
     """Return in words why `choose_dtype` chose `dtype`, nothing if it is the checkpoint's own."""
     if quantised:
         return "the file is quantised" if wanted == "auto" else "as asked for; the file is quantised"

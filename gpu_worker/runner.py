@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
+from gpu_worker.attention import AttentionStep, TorchAttention
 from gpu_worker.kv_cache import KVCache
-from gpu_worker.model import Decoder
 from gpu_worker.sampler import Sampler
 from gpu_worker.staging import HostColumns, StepColumns
 from protocol.messages import Plan
+
+
+class StepModel(Protocol):
+    """What computes a step: the lean `Decoder`, or a `ForeignModel`."""
+
+    @property
+    def attention(self) -> TorchAttention:
+        """What prepares the step that `forward` gets."""
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, logits_at: Tensor, step: AttentionStep, cache: KVCache
+    ) -> Tensor:
+        """As `Decoder.forward`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +39,7 @@ class StepOutput:
 class ModelRunner:
     """Model, KV cache, block tables, last tokens and sampling settings of `slots` slots."""
 
-    def __init__(self, model: Decoder, cache: KVCache, slots: int, max_blocks: int) -> None:
+    def __init__(self, model: StepModel, cache: KVCache, slots: int, max_blocks: int) -> None:
         """Begin with empty tables; `max_blocks` is the length of a slot's block table."""
         self.device = cache.k[0].device
         self._model = model

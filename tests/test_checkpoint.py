@@ -148,7 +148,7 @@ def test_rope_is_read_in_every_spelling(
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"architectures": ["FalconForCausalLM"]}, "architecture FalconForCausalLM"),
+        ({"architectures": ["LlamaModel"]}, "architecture LlamaModel"),
         ({"architectures": None, "model_type": "mamba"}, "architecture mamba"),
         (
             {"rope_parameters": {"rope_type": "su", "factor": 4}},

@@ -25,6 +25,7 @@ MAY_IMPORT = {
 OURS = [*MAY_IMPORT, "stepahead", "bench", "launch"]
 
 WITH_TORCH = {"gpu_worker"}
+WORKERS_OWN = {"torch", "transformers", "triton", "accelerate"}
 RIVAL = "bench/transformers_peer.py"
 """Runs in a process of its own, to be measured against."""
 
@@ -85,7 +86,7 @@ def test_only_the_worker_imports_torch() -> None:
         f"{where}:{line} imports {name}"
         for package, where, tree in trees()
         for line, name in imported(tree)
-        if name.partition(".")[0] in {"torch", "triton", "accelerate"} and package not in WITH_TORCH and where != RIVAL
+        if name.partition(".")[0] in WORKERS_OWN and package not in WITH_TORCH and where != RIVAL
     ]
     assert wrong == []
 
@@ -142,9 +143,12 @@ def test_no_address_is_open_to_other_hosts() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("module", START_WITHOUT_TORCH)
-def test_starting_loads_no_torch(module: str) -> None:
-    code = f"import sys, {module}; print(*(name for name in sys.modules if name.partition('.')[0] == 'torch'))"
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [*((module, "torch") for module in START_WITHOUT_TORCH), ("gpu_worker.engine", "transformers")],
+)
+def test_starting_loads_nothing_heavy_that_is_not_needed(module: str, unwanted: str) -> None:
+    code = f"import sys, {module}; print(*(name for name in sys.modules if name.partition('.')[0] == '{unwanted}'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
