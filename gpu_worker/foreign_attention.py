@@ -32,10 +32,15 @@ class UnlikeOursError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerAsk:
-    """What a layer wants of its attention, besides q, k and v. `window` counts the token itself; None is no window."""
+    """What a layer wants of its attention, besides q, k and v; None is for what it does without.
+
+    `window` counts the token itself, `softcap` bounds scores, `sinks` are a score of its own for each head: [heads].
+    """
 
     scale: float
     window: int | None
+    softcap: float | None
+    sinks: Tensor | None
 
 
 class Attend(Protocol):
@@ -67,6 +72,8 @@ def _attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -89,7 +96,9 @@ def _attention(
     if not isinstance(layer, int):
         raise UnlikeOursError("its attention does not know the number of its layer")
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    ask = LayerAsk(scaling if scaling is not None else q.shape[-1] ** -0.5, sliding_window)
+    if s_aux is not None and s_aux.shape != (query.shape[1],):
+        raise UnlikeOursError("its attention has sinks that are not one for each head")
+    ask = LayerAsk(q.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap, s_aux)
     return _attend.get()(layer, q, k, v, ask)[None], None
 
 

@@ -13,7 +13,6 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as their_logging
 
 from checkpoint import CheckpointError, ForeignConfig, check_foreign, read_index
-from gpu_worker.attention import TorchAttention
 from gpu_worker.foreign_attention import NAME, UnlikeOursError
 from gpu_worker.foreign_check import check_answers
 from gpu_worker.foreign_model import ForeignModel, shape_of
@@ -60,7 +59,7 @@ def load_foreign_model(
         raise
     except Exception as error:
         raise _unsupported(path, config, f"{_THEIRS} fails: {_told(error)}") from error
-    return ForeignModel(model, shape, TorchAttention(shape, block_size, dtype))
+    return ForeignModel(model, shape, shape.attention(block_size, dtype))
 
 
 def _their_config(path: Path, config: ForeignConfig) -> PreTrainedConfig:

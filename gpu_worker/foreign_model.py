@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gpu_worker.attention import AttentionStep, TorchAttention
+from gpu_worker.capped_attention import CappedAttention
 from gpu_worker.foreign_attention import LayerAsk, UnlikeOursError, attending
 from gpu_worker.kv_cache import KVCache
 
@@ -26,6 +27,14 @@ class ForeignShape:
     head_dim: int
     layer_windows: tuple[int, ...]
     attention_scale: float
+    asks: tuple[LayerAsk, ...]
+
+    def attention(self, block_size: int, dtype: torch.dtype) -> TorchAttention:
+        """Return the attention for such a model, for steps over blocks of `block_size` in `dtype`."""
+        softcaps, sinks = tuple(ask.softcap for ask in self.asks), tuple(ask.sinks for ask in self.asks)
+        if any(extra is not None for extra in softcaps + sinks):
+            return CappedAttention(self, block_size, dtype, softcaps, sinks)
+        return TorchAttention(self, block_size, dtype)
 
 
 class ForeignModel:
@@ -88,6 +97,7 @@ def shape_of(model: PreTrainedModel) -> ForeignShape:
         head_dim=max(key_dim, value_dim),
         layer_windows=tuple(ask.window or 0 for ask in asks),
         attention_scale=asks[0].scale,
+        asks=tuple(asks),
     )
 
 

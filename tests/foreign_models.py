@@ -39,6 +39,18 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"head_dim": 16, "sliding_window": 9, "query_pre_attn_scalar": 40}
         | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
+    "bounded scores and logits": (
+        "Gemma2ForCausalLM",
+        SHAPE
+        | {"head_dim": 16, "sliding_window": 9, "query_pre_attn_scalar": 40}
+        | {"attn_logit_softcapping": 4.0, "final_logit_softcapping": 5.0},
+    ),
+    "sinks": (
+        "GptOssForCausalLM",
+        SHAPE
+        | {"head_dim": 16, "sliding_window": 9, "num_local_experts": 4, "num_experts_per_tok": 2}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ),
     "a window everywhere": ("Starcoder2ForCausalLM", SHAPE | {"sliding_window": 11}),
     "scaled logits, interleaved rotation": ("CohereForCausalLM", SHAPE),
     "norms behind, not before": ("Olmo2ForCausalLM", SHAPE),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from checkpoint import CheckpointError, load_config
+from gpu_worker.model import Decoder
 from gpu_worker.rope import rope_table
 from protocol.messages import Finish
 from tests.core_loop import submit
@@ -118,6 +119,7 @@ def test_the_served_length_is_the_models_own_or_up_to_what_its_scaling_allows(tm
     for asked, served in ((None, 128), (128, 128), (345, 345)):
         engine = poisoned_engine(folder, max_model_len=asked, **rest)
         assert engine.max_model_len == served
+        assert isinstance(engine.runner._model, Decoder)
         assert torch.equal(engine.runner._model.rope, rope_table(config, served, CPU))
         engine.device.close()
     with pytest.raises(CheckpointError, match="--max-model-len 346 is more than the model's 345 positions"):
