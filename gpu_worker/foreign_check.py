@@ -25,7 +25,7 @@ _STEPS = (((0, 13),), ((0, 27), (1, 17)), ((0, 1), (1, 1)), ((1, 1), (0, 1)))
 """Rows of (request, tokens): a chunk, another one beside a whole prompt, decoding in both orders."""
 
 _BLOCK = 4
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05}
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
 """How far logits may be apart, as a share of their spread: rounding is far below it, another computation far above."""
 
 _NOISES = 4

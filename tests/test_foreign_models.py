@@ -61,6 +61,21 @@ def test_tokens_are_those_that_transformers_generates_however_steps_are_cut(kind
     assert loop.scheduler.counters.preemptions, "the pool was never short"
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_on_the_gpu_are_those_of_transformers_on_the_cpu(kind: str, tmp_path: Path) -> None:
+    model = foreign_model(kind)
+    asked = prompts((30, 5, 41))
+    engine = poisoned_engine(save(model, tmp_path), device="cuda", **OPTIONS)
+    loop = RealLoop(engine, 2)
+    for request, prompt in enumerate(asked):
+        loop.submit(submit(request, prompt, 20, ignore_eos=True))
+    loop.drain()
+    engine.device.close()
+    assert [loop.tokens(request) for request in range(len(asked))] == [greedy(model, prompt, 20) for prompt in asked]
+
+
 def test_two_models_at_work_do_not_mix(tmp_path: Path) -> None:
     kinds = ("learned positions, a tied head", "a parallel residual, partly rotated heads")
     models = [foreign_model(kind) for kind in kinds]
