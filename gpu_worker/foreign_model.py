@@ -87,7 +87,7 @@ def shape_of(model: PreTrainedModel) -> ForeignShape:
     if logits.shape[1] != model.config.vocab_size:
         raise UnlikeOursError(f"it gives {logits.shape[1]} logits for {model.config.vocab_size} tokens")
     if not layers or layers != list(range(len(layers))):
-        raise UnlikeOursError(f"not each of its layers attends once, but those numbered {layers}")
+        raise UnlikeOursError("not each of its layers attends once, in order")
     if len(sizes) > 1:
         raise UnlikeOursError("its layers differ in number or size of their key-value heads")
     ((kv_heads, key_dim, value_dim),) = sizes

@@ -233,7 +233,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "alibi": ("FalconForCausalLM", {}, {"alibi": True, "seq_length": 64}, r"biased by distance \(alibi\)"),
     "attention of its own": ("FalconForCausalLM", {}, {"seq_length": 64}, "computes its attention with no place"),
     "looking ahead": ("BertLMHeadModel", SHAPE, {}, "its attention looks ahead"),
-    "attending twice": ("DiffLlamaForCausalLM", SHAPE, {}, "not each of its layers attends once"),
+    "attending twice": ("DiffLlamaForCausalLM", SHAPE, {}, "not each of its layers attends once|no place for ours"),
     "a mask of its own": ("DogeForCausalLM", SHAPE, {}, "masks attention in a way of its own"),
     "a rotation by length": (
         "OlmoForCausalLM", SHAPE, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
