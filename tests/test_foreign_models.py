@@ -106,7 +106,7 @@ def test_a_models_end_tokens_end_a_request(tmp_path: Path) -> None:
     "kind",
     [
         "a window in two of three layers, a scale of its own",
-        "experts beside an expert for all",  # a rounding sends tokens to other experts
+        "experts beside an expert for all",
         "bounded scores and logits",
         "keys wider than values",
     ],
@@ -276,3 +276,36 @@ def test_a_model_that_does_not_tell_us_its_window_is_refused(tmp_path: Path, mon
     monkeypatch.setattr(blind, lambda model: replace(shape_of(model), layer_windows=(0, 0, 0)))
     with pytest.raises(CheckpointError, match="over a paged cache its logits are off"):
         load_foreign_model(folder, config, torch.float32, torch.device("cpu"), 4, "auto", 0, lambda _: None)
+
+
+def test_rounding_that_a_model_blows_up_by_itself_is_no_reason_to_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each layer sends some tokens to other experts over a bit: transformers' own roundings would do as much."""
+    model = foreign_model("experts beside an expert for all", num_hidden_layers=16)
+    folder = save(model.to(torch.bfloat16), tmp_path)
+    config = describe(folder)
+    assert isinstance(config, ForeignConfig)
+
+    def load() -> None:
+        load_foreign_model(folder, config, torch.bfloat16, torch.device("cpu"), 4, "auto", 0, lambda _: None)
+
+    load()
+    monkeypatch.setattr("gpu_worker.foreign_check._NOISES", 0)
+    with pytest.raises(CheckpointError, match="over a paged cache its logits are off"):
+        load()
+
+
+def test_the_check_leaves_a_model_as_it_was() -> None:
+    from gpu_worker.foreign_attention import NAME
+    from gpu_worker.foreign_check import check_answers
+
+    model = foreign_model("a window in two of three layers, a scale of its own")
+    model.set_attn_implementation(NAME)
+    shape = shape_of(model)
+    check_answers(model, shape, torch.float32)
+    assert shape_of(model) == shape
+    assert model.config.sliding_window == 9
+    assert model.config._attn_implementation == NAME
+    with pytest.raises(LookupError):
+        model(torch.tensor([[5]]))  # nobody attends any more
