@@ -95,7 +95,7 @@ def _reasons_against(values: Mapping[str, Any], architecture: str) -> Iterator[s
     for key in _OTHER_INPUT:
         if values.get(key) is not None:
             yield f"it takes more than text ({key})"
-    if values.get("alibi") or _nested(values, "attn_config").get("alibi"):
+    if values.get("alibi"):
         yield "its attention is biased by distance (alibi)"
     layers = values.get("layer_types") or []
     for kind in layers if isinstance(layers, list) else [layers]:
