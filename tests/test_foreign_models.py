@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.utils import logging as their_logging
 
 from checkpoint import CheckpointError, ForeignConfig, describe, load_config, locate
 from gpu_worker.config import EngineConfig
@@ -184,6 +186,7 @@ def test_a_tensor_that_does_not_fit_is_named(
     kind: str, changes: dict[str, Tensor | None], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = _rewritten(save(foreign_model(kind), tmp_path), **changes)
+    capfd.readouterr()  # what transformers said while saving
     with pytest.raises(CheckpointError, match=said) as refused:
         poisoned_engine(folder, **OPTIONS)
     assert len(str(refused.value)) < 600
@@ -195,11 +198,15 @@ def test_loading_says_in_lines_of_ours_what_is_slow_and_what_is_not_used(
 ) -> None:
     folder = save(foreign_model("learned positions, a tied head"), tmp_path)
     _rewritten(folder, **{"transformer.h.9.spare": torch.ones(3), "transformer.h.8.spare": torch.ones(3)})
+    their_logging.set_verbosity_warning()  # type: ignore[no-untyped-call]
+    their_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    capfd.readouterr()  # what it said while saving
     lines: list[str] = []
     config = EngineConfig(model=str(folder), device="cpu", max_num_seqs=1, max_model_len=8, kv_cache_blocks=8)
     build_engine(config, lines.append).device.close()
     assert "GPT2LMHeadModel runs through transformers' own code, which is slower" in lines
     assert "not used: tensor transformer.h.8.spare and 1 others" in lines
+    assert not logging.getLogger("transformers").isEnabledFor(logging.WARNING)
     assert capfd.readouterr() == ("", "")
 
 
