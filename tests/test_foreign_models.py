@@ -6,17 +6,21 @@ import logging
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as their_logging
 
 from checkpoint import CheckpointError, ForeignConfig, describe, load_config, locate
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import build_engine
+from gpu_worker.foreign_attention import NAME, UnlikeOursError, attending
+from gpu_worker.foreign_check import check_answers
 from gpu_worker.foreign_loading import load_foreign_model
 from gpu_worker.foreign_model import shape_of
 from tests.core_loop import submit
@@ -233,6 +237,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "a linear layer": (
         "Lfm2ForCausalLM", SHAPE | {"layer_types": ["conv", "full_attention", "conv"]}, {}, "a layer of type conv",
     ),
+    "a linear layer that only transformers' defaults name": (
+        "Lfm2ForCausalLM", SHAPE, {"layer_types": None, "full_attn_idxs": [1]}, "a layer of type conv",
+    ),
+    "all logits or none": (
+        "FlaubertWithLMHeadModel", {}, {"vocab_size": 99}, "can't leave out logits that nobody asked for",
+    ),
     "attention in chunks": (
         "Qwen3MoeForCausalLM", SHAPE, {"layer_types": ["chunked_attention"] * 3}, "a layer of type chunked_attention",
     ),
@@ -275,6 +285,71 @@ def test_a_model_that_mixes_the_tokens_of_a_step_is_refused(
         poisoned_engine(folder, dtype=dtype, **OPTIONS)
 
 
+Q, K = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "wishes", "said"),
+    [
+        ((Q, K, K, torch.zeros(1, 1, 3, 3)), {}, "masks attention in a way of its own"),
+        ((Q, K, K, None), {"is_causal": False}, "looks ahead"),
+        ((Q, K, K, None), {"dropout": 0.1}, "drops out"),
+        ((Q, K, K, None), {"position_bias": torch.ones(1)}, "its attention has position_bias"),
+        ((Q, K, K, None), {"s_aux": torch.ones(2)}, "sinks that are not one for each head"),
+        ((Q, K.repeat(1, 1, 2, 1), K.repeat(1, 1, 2, 1), None), {}, "attends to something other than its text"),
+        ((Q.repeat(2, 1, 1, 1), K.repeat(2, 1, 1, 1), K.repeat(2, 1, 1, 1), None), {}, "something other than its text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_layer_wants_and_ours_can_not_do_is_refused(
+    tensors: tuple[Tensor | None, ...], wishes: dict[str, Any], said: str
+) -> None:
+    layer = torch.nn.Module()
+    layer.layer_idx = 0  # type: ignore[assignment]
+    attention = ALL_ATTENTION_FUNCTIONS[NAME]
+    with attending(lambda layer, q, k, v, ask: q):
+        attention(layer, Q, K, K, None, position_ids=torch.ones(1), use_cache=False)  # of no consequence
+        with pytest.raises(UnlikeOursError, match=said):
+            attention(layer, *tensors, **wishes)
+        with pytest.raises(UnlikeOursError, match="does not know the number of its layer"):
+            attention(torch.nn.Module(), Q, K, K, None)
+
+
+@pytest.mark.parametrize(
+    ("layers", "widths", "outputs", "said"),
+    [
+        ((0, 1, 2), (8, 8, 8), 99, None),
+        ((0, 2), (8, 8), 99, "not each of its layers attends once"),
+        ((), (), 99, "not each of its layers attends once"),
+        ((0, 0), (8, 8), 99, "not each of its layers attends once"),
+        ((0, 1), (8, 16), 99, "differ in number or size of their key-value heads"),
+        ((0, 1), (8, 8), 98, "gives 98 logits for 99 tokens"),
+    ],
+)
+def test_layers_that_no_paged_cache_holds_are_refused(
+    layers: tuple[int, ...], widths: tuple[int, ...], outputs: int, said: str | None
+) -> None:
+    class Model:
+        device = torch.device("cpu")
+        config = SimpleNamespace(vocab_size=99)
+
+        def __call__(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+            for number, width in zip(layers, widths, strict=True):
+                layer = torch.nn.Module()
+                layer.layer_idx = number  # type: ignore[assignment]
+                q, k = torch.ones(1, 4, 2, width), torch.ones(1, 2, 2, width)
+                ALL_ATTENTION_FUNCTIONS[NAME](layer, q, k, k, None)
+            return SimpleNamespace(logits=torch.ones(1, 2, outputs))
+
+    model: Any = Model()
+    if said is None:
+        shape = shape_of(model)
+        assert (shape.num_layers, shape.num_kv_heads, shape.head_dim) == (3, 2, 8)
+    else:
+        with pytest.raises(UnlikeOursError, match=said):
+            shape_of(model)
+
+
 def test_a_model_that_does_not_tell_us_its_window_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save(foreign_model("a window everywhere"), tmp_path)
     config = describe(folder)
@@ -304,9 +379,6 @@ def test_rounding_that_a_model_blows_up_by_itself_is_no_reason_to_refuse(
 
 
 def test_the_check_leaves_a_model_as_it_was() -> None:
-    from gpu_worker.foreign_attention import NAME
-    from gpu_worker.foreign_check import check_answers
-
     model = foreign_model("a window in two of three layers, a scale of its own")
     model.set_attn_implementation(NAME)
     shape = shape_of(model)
