@@ -81,11 +81,13 @@ class Pong:
     """I am. `session` changes when the process was restarted; `step` is the last step a worker has answered.
 
     `busy` are the seconds that a worker's device has computed for the session it has, whoever asks.
+    `trouble` says what keeps a scheduler's workers from computing; nothing if all of them do.
     """
 
     session: Session
     step: Step
     busy: Annotated[float, Real(0.0, 1e12)] = 0.0
+    trouble: Words = ""
 
 
 # ---------------------------------------------------------------- scheduler and worker

@@ -32,6 +32,13 @@ SILENCE_SECONDS = 10.0
 """A peer that has sent nothing for so long is gone."""
 
 
+PULSE_SECONDS = 0.25
+"""How often a frontend asks its schedulers how they are, and a scheduler workers of which it hears nothing."""
+
+LATE_SECONDS = 1.0
+"""A scheduler or worker that has sent nothing for so long, asked all the while, is said to be in trouble. Nothing else
+follows from it: long before `SILENCE_SECONDS`, users should see it."""
+
 RETRY_SECONDS = 0.02
 """How soon a ROUTER's peer whose queue was full is tried again; ZeroMQ has no event for the room of a single peer."""
 

@@ -26,7 +26,7 @@ def main() -> int:
     )
     lifeline = Lifeline("scheduler", config.lifeline)
     try:
-        process = SchedulerProcess(config, scheduling.credit, lifeline, StopSignal())
+        process = SchedulerProcess(config, scheduling, lifeline, StopSignal())
         lifeline.progress("waiting for a worker")
         try:
             process.run()

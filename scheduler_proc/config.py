@@ -16,11 +16,14 @@ class SchedulingConfig:
         "plans that a worker may have unanswered; 2 is one computing and one queued behind it", 2, "N"
     )
     lockstep: bool = option("one plan at a time, so that nothing overlaps: --max-plans-in-flight 1", False)
+    step_timeout: float = option("seconds after which a step is taken to hang, and /health says so", 30.0, "SECONDS")
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be meant."""
         if not 1 <= self.max_plans_in_flight <= 64:
             raise ValueError(f"--max-plans-in-flight must be from 1 to 64, got {self.max_plans_in_flight}")
+        if not 0 < self.step_timeout < inf:
+            raise ValueError(f"--step-timeout must be more than 0 and finite, got {self.step_timeout}")
 
     @property
     def credit(self) -> int:

@@ -15,11 +15,11 @@ from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.lifeline import Lifeline
 from protocol.messages import Abort, Attach, Failed, Opened, Ping, Pong, Result, Submit
-from protocol.sockets import HEARTBEAT_SECONDS, RETRY_SECONDS, Received, bind_router, receive_from_peer
+from protocol.sockets import HEARTBEAT_SECONDS, PULSE_SECONDS, RETRY_SECONDS, Received, bind_router, receive_from_peer
 from protocol.stop_signal import StopSignal
 from scheduler_proc.capacity import CapacityError
 from scheduler_proc.clients import Clients
-from scheduler_proc.config import SchedulerConfig
+from scheduler_proc.config import SchedulerConfig, SchedulingConfig
 from scheduler_proc.fleet import Fleet
 from scheduler_proc.worker_link import WorkerLink
 
@@ -45,16 +45,19 @@ class StartError(Exception):
 class SchedulerProcess:
     """One turn: answers first (receive, settle, plan, send), then everything that can wait in the GPU's shadow."""
 
-    def __init__(self, config: SchedulerConfig, credit: int, lifeline: Lifeline, stop: StopSignal) -> None:
+    def __init__(
+        self, config: SchedulerConfig, scheduling: SchedulingConfig, lifeline: Lifeline, stop: StopSignal
+    ) -> None:
         """Bind for clients and connect to the workers. Raises `ProtocolError` for an address that can't be had."""
         self._config = config
+        self._step_timeout = scheduling.step_timeout
         self._lifeline = lifeline
         self._stop = stop
         self._session = new_session()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = bind_router(self._context, config.bind)
-        self._links = [WorkerLink(self._context, address, credit) for address in config.worker]
-        self._fleet = Fleet(credit, self._session)
+        self._links = [WorkerLink(self._context, address, scheduling.credit) for address in config.worker]
+        self._fleet = Fleet(scheduling.credit, self._session)
         self._clients = Clients(self._router, self._session)
         self._dropped = DropLog(_log, "a client's message")
         self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
@@ -170,7 +173,11 @@ class SchedulerProcess:
             for request in message.request.tolist():
                 self._fleet.abort(client.number, request, now)
         elif isinstance(message, Ping):
-            self._clients.say(peer, Pong(self._session, 0))
+            self._clients.say(peer, Pong(self._session, 0, trouble=self._trouble(now)))
+
+    def _trouble(self, now: float) -> str:
+        troubles = [link.trouble(now, self._step_timeout) for link in self._links]
+        return "; ".join(trouble for trouble in troubles if trouble)
 
     def _deliver(self, now: float) -> None:
         gone = self._clients.retry()
@@ -190,7 +197,7 @@ class SchedulerProcess:
 
     def _patience(self) -> int:
         """Milliseconds until something must be done even if nobody speaks."""
-        wait = HEARTBEAT_SECONDS
+        wait = PULSE_SECONDS
         if self._clients.stalled:
             wait = RETRY_SECONDS
         wait = min(wait, self._fleet.next_deadline - self._clock.now)

@@ -9,7 +9,15 @@ import zmq
 from protocol.codec import decode
 from protocol.identity import new_session
 from protocol.messages import Close, Failed, Message, Open, Opened, Ping, Plan, Pong, Refused, Result
-from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS, connect_dealer, receive, send
+from protocol.sockets import (
+    HEARTBEAT_SECONDS,
+    LATE_SECONDS,
+    PULSE_SECONDS,
+    SILENCE_SECONDS,
+    connect_dealer,
+    receive,
+    send,
+)
 
 _log = logging.getLogger("stepahead.scheduler")
 
@@ -33,6 +41,8 @@ class WorkerLink:
         self._nonce = 0
         self._heard = 0.0
         self._said = -HEARTBEAT_SECONDS
+        self._unanswered = 0  # plans
+        self._waits_since = 0.0  # for the answer to the oldest of them
 
     def receive(self, now: float) -> Message | None:
         """Return the next message that belongs to the session, or None. Opened begins one. Raises `ProtocolError`."""
@@ -43,6 +53,7 @@ class WorkerLink:
                     continue  # the answer to an older Open
                 self.opened = message
                 self.refusal = ""
+                self._unanswered = 0
                 if self._missed:
                     _log.info("the worker at %s is there again", self.address)
                     self._missed = False
@@ -54,6 +65,9 @@ class WorkerLink:
                 continue
             elif self.opened is None:
                 continue
+            elif isinstance(message, Result | Failed):
+                self._unanswered -= 1
+                self._waits_since = now
             self._heard = now
             return message
         return None
@@ -61,13 +75,16 @@ class WorkerLink:
     def send(self, plan: Plan, now: float) -> bool:
         """Send to the worker; False if its queue is full, which credits make impossible as long as it reads."""
         self._said = now
+        if not self._unanswered:
+            self._waits_since = now
+        self._unanswered += 1
         return send(self.socket, plan)
 
     def beat(self, now: float) -> bool:
         """Keep the conversation going; False if the session is over because nothing was heard."""
         if self.opened is not None and now - self._heard > SILENCE_SECONDS:
             return False
-        if now - self._said >= HEARTBEAT_SECONDS:
+        if now - self._said >= (HEARTBEAT_SECONDS if self.opened is None else PULSE_SECONDS):
             self._said = now
             if self.opened is not None:
                 send(self.socket, Ping())
@@ -75,6 +92,19 @@ class WorkerLink:
                 self._nonce = new_session()
                 send(self.socket, Open(self._nonce, self._credit))
         return True
+
+    def trouble(self, now: float, step_timeout: float) -> str:
+        """Return in words why the worker computes nothing; nothing if it does, or would.
+
+        A worker that answers every Ping may hang all the same: then a step takes more than `step_timeout` seconds.
+        """
+        if self.opened is None:
+            return f"the worker at {self.address} has no session"
+        if now - self._heard > LATE_SECONDS:
+            return f"the worker at {self.address} is silent"
+        if self._unanswered and now - self._waits_since > step_timeout:
+            return f"the worker at {self.address} has not finished a step for more than {step_timeout:g} s"
+        return ""
 
     def lose(self, why: str) -> None:
         """End the session from this side; the next `beat` seeks another."""

@@ -182,6 +182,35 @@ def test_a_stranger_is_told_to_attach_and_a_known_client_gets_pong(tmp_path: Pat
         assert client.expect(Unattached).session == client.attached.session
 
 
+def test_a_step_that_hangs_is_said_with_every_pong_until_it_ends(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path / 'worker'}"
+    gate = {"open": False}
+    options = ["--step-timeout=0.2"]
+    with (
+        StubWorker(address, may_answer=lambda stub: gate["open"]),
+        scheduler(tmp_path, address, options=options) as bound,
+        ThinClient(bound) as client,
+    ):
+
+        def trouble() -> str:
+            client.say(Ping())
+            return client.expect(Pong).trouble
+
+        assert trouble() == ""
+        client.submit(submit(1, [1], 10, ignore_eos=True))
+        _wait_until(lambda: "has not finished a step for more than 0.2 s" in trouble())
+        gate["open"] = True
+        client.finish(1)
+        assert trouble() == ""
+
+
+def test_a_second_worker_that_never_came_is_said(tmp_path: Path) -> None:
+    addresses = [f"ipc://{tmp_path / f'worker-{number}'}" for number in range(2)]
+    with StubWorker(addresses[0]), scheduler(tmp_path, *addresses) as bound, ThinClient(bound) as client:
+        client.say(Ping())
+        assert client.expect(Pong).trouble == f"the worker at {addresses[1]} has no session"
+
+
 def test_a_new_incarnation_ends_the_requests_of_the_old_one(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path / 'worker'}"
     with StubWorker(address) as worker, scheduler(tmp_path, address) as bound, ThinClient(bound) as client:
