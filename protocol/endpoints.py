@@ -24,6 +24,9 @@ DEFAULT_ADDRESS = "tcp://127.0.0.1:8555"
 LONGEST_SOCKET_PATH = 107
 """Bytes that the kernel leaves for the path of a Unix socket, its closing zero not counted."""
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
 _LONGEST_SOCKET_NAME = 24
 _DIRECTORY_PREFIX = "stepahead-"
 
@@ -89,6 +92,34 @@ def check_free(address: str) -> None:
         except OSError as error:
             why = "is in use by another program" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
             raise ProtocolError(f"{address}: the port {why}") from None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a TCP socket that listens there, for HTTP; connections wait in it until somebody accepts them.
+
+    Only this one may listen to other hosts, if its user names such an address. Raises `ProtocolError` in one line.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ProtocolError(f"{host!r} is no host name or address of this machine: {error}") from None
+    family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)  # localhost is 127.0.0.1
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(BACKLOG)  # a port that is only bound could be bound by others, too
+    except OSError as error:
+        listener.close()
+        why = "is in use by another program" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+        raise ProtocolError(f"http://{url_host(host)}:{port}: the port {why}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_host(host: str) -> str:
+    """Return a host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _check_path_free(address: str, path: Path) -> None:

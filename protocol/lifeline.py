@@ -2,7 +2,8 @@
 
 Two pipes join them from before anything is loaded. Nobody writes to the first: when the parent is gone, however it
 went, the kernel closes the other end, and the child ends at once. On the second the child writes lines: what it is
-doing and how much of it is done, then `ready`, or `failed` and why.
+doing and how much of it is done, then `ready`, or `failed` and why. One that was asked to end, and finishes its work
+first, says `drained` then.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ READY = "ready"
 FAILED = "failed"
 PROGRESS = "progress"
 SHARE = "share"
+DRAINED = "drained"
 
 
 class Lifeline:
@@ -67,9 +69,14 @@ class Lifeline:
         """Tell the parent in one line why this process can't start."""
         self._tell(FAILED, text)
 
+    def drained(self) -> bool:
+        """Tell the parent that all work is done; return whether there is one, which ends this process in its turn."""
+        self._tell(DRAINED, "")
+        return self._write is not None
+
     def _tell(self, what: str, text: str) -> None:
         if self._write is None:
-            self._lines.say(self._name, f"{self._name}: {text if what != READY else READY}")
+            self._lines.say(self._name, f"{self._name}: {text or what}")
         else:
             line = f"{what} {' '.join(text.split())}\n"
             with contextlib.suppress(OSError):  # the parent is gone; the other pipe is about to end us

@@ -1,0 +1,148 @@
+"""Processes of one parent: started together, heard, and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protocol.lifeline import DRAINED, FAILED, PROGRESS, READY, SHARE, ChildPipes
+
+GRACE_SECONDS = 2.5
+"""Children that have not ended so long after SIGTERM are killed: with the seconds below, all is over within 5 s."""
+
+ORDERLY_SECONDS = 2.5
+"""How long children may take that are to end one after the other, all of them together."""
+
+INSIST_SECONDS = 0.1
+"""How often SIGTERM is repeated: at the second, a frontend no longer waits for what runs."""
+
+
+class Tell(Protocol):
+    """Takes what children say, each with its name."""
+
+    def __call__(self, name: str, text: str) -> None:
+        """Take a line."""
+
+    def share(self, name: str, done: float, text: str) -> None:
+        """Take how much of something is done, from 0 to 1."""
+
+
+class StartError(Exception):
+    """Something could not be started, or has ended; the text is for the user."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        """Remember what to tell, and the exit code: 2 where the user can put it right."""
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of ours."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    pipes: ChildPipes
+    ready: bool = False
+    drained: bool = False
+    failure: str = ""
+    unread: bytes = b""
+
+    def how_it_ended(self) -> str:
+        """Return in words why it is gone; it must be."""
+        if self.failure:
+            return self.failure
+        code = self.process.wait()
+        return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+
+    def ended(self, seconds: float) -> bool:
+        """Wait for its end, for so long at most; return whether it came."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, seconds))
+        return self.process.returncode is not None
+
+
+@dataclass(slots=True)
+class Family:
+    """All children, in the order in which they are to end, and what they say. `stop` ends them in any case."""
+
+    children: list[Child] = field(default_factory=list)
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def start(self, name: str, module: str, arguments: Sequence[str]) -> None:
+        """Start `python -m module`, in a session of its own so that a terminal's Ctrl-C comes to us alone."""
+        pipes = ChildPipes()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments, *pipes.arguments],
+                stdin=subprocess.DEVNULL,
+                pass_fds=pipes.pass_fds,
+                start_new_session=True,
+            )
+        except OSError as error:
+            pipes.close()
+            raise StartError(f"{name} can't be started: {error}") from None
+        pipes.started()
+        child = Child(name, process, pipes)
+        self.children.append(child)
+        self.selector.register(pipes.status, selectors.EVENT_READ, child)
+
+    def listen(self, seconds: float, tell: Tell) -> Child | None:
+        """Hear what children say for at most `seconds`, or until one is gone: that one is returned."""
+        for key, _ in self.selector.select(seconds):
+            if isinstance(key.data, Child) and not self._hear(key.data, tell):
+                self.selector.unregister(key.fd)
+                return key.data
+        return None
+
+    def _hear(self, child: Child, tell: Tell) -> bool:
+        data = child.pipes.read_status()
+        *lines, child.unread = (child.unread + data).split(b"\n")
+        for line in lines:
+            what, _, text = line.decode(errors="replace").partition(" ")
+            if what == PROGRESS:
+                tell(child.name, text)
+            elif what == SHARE:
+                done, _, text = text.partition(" ")
+                tell.share(child.name, float(done), text)
+            elif what == READY:
+                child.ready = True
+                tell(child.name, "ready")
+            elif what == DRAINED:
+                child.drained = True
+            elif what == FAILED:
+                child.failure = text
+        return bool(data)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all children serve."""
+        return all(child.ready for child in self.children)
+
+    def stop_in_order(self) -> None:
+        """Ask one after the other to end; nothing is under way. Those that take too long are `stop`'s."""
+        deadline = time.monotonic() + ORDERLY_SECONDS
+        for child in self.children:
+            child.process.terminate()
+            child.ended(deadline - time.monotonic())
+
+    def stop(self) -> None:
+        """End all children: ask, wait a little, insist."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        left = list(self.children)
+        while left and time.monotonic() < deadline:
+            for child in left:
+                child.process.terminate()
+            left[0].ended(INSIST_SECONDS)
+            left = [child for child in left if not child.ended(0.0)]
+        for child in self.children:
+            child.process.kill()
+            child.process.wait()
+            child.pipes.close()
+        self.selector.close()
