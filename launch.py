@@ -6,39 +6,36 @@ Each child hangs on a pipe from this one, so that none outlives it, however it e
 
 from __future__ import annotations
 
-import os
+import contextlib
 import selectors
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from checkpoint import CheckpointError, check_tokenizer, locate, served_name
-from client import Client, StepaheadError
-from client.printing import print_stream
-from frontend.config import FrontendConfig, TextConfig
+from client.answer_thread import AnswerThread
+from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
-from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free
+from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free, listen, url_host
 from protocol.errors import ProtocolError
-from protocol.lifeline import FAILED, PROGRESS, READY, SHARE, ChildPipes
+from protocol.family import Family, StartError
 from protocol.options import option, parse_options, to_arguments
 from protocol.progress_lines import ProgressLines
 from protocol.stop_signal import StopSignal
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
 
-GRACE_SECONDS = 3.0
-"""Children that have not ended so long after SIGTERM are killed: everything is over within 5 s."""
+CUT_SECONDS = 3.0
+"""How long after the end of the grace a frontend may take to cut off what still runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
     """What to start, and where clients find it."""
 
-    zmq: str = option("address for clients; with --prompt, which needs none, a private one", DEFAULT_ADDRESS, "ADDRESS")
+    zmq: str = option("address for ZeroMQ clients; --prompt needs none", DEFAULT_ADDRESS, "ADDRESS")
     prompt: str | None = option("answer this, streaming to standard output, and exit", None, "TEXT")
     first_prompt: str | None = option("answer this, streaming to standard output, then serve", None, "TEXT")
     max_tokens: int = option("at most so many tokens of an answer to --prompt or --first-prompt", 512, "N")
@@ -68,15 +65,6 @@ class LaunchConfig:
         return self.prompt is not None and self.zmq == DEFAULT_ADDRESS
 
 
-class StartError(Exception):
-    """Something could not be started, or has ended; the text is for the user."""
-
-    def __init__(self, text: str, code: int = 1) -> None:
-        """Remember what to tell, and the exit code: 2 where the user can put it right."""
-        super().__init__(text)
-        self.code = code
-
-
 class Progress:
     """Lines on standard error that say what a start is busy with."""
 
@@ -87,7 +75,8 @@ class Progress:
 
     def __call__(self, name: str, text: str) -> None:
         """Say what `name` is doing."""
-        self._lines.say(name, self._line(name, text))
+        with contextlib.suppress(OSError):  # the terminal is gone
+            self._lines.say(name, self._line(name, text))
 
     def share(self, name: str, done: float, text: str) -> None:
         """Say how much of it `name` has done, from 0 to 1."""
@@ -101,98 +90,10 @@ class Progress:
         return f"[{time.monotonic() - self._started:6.1f} s] {name}: {text}"
 
 
-@dataclass(slots=True)
-class Child:
-    """One process of ours."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    pipes: ChildPipes
-    ready: bool = False
-    failure: str = ""
-    unread: bytes = b""
-
-    def how_it_ended(self) -> str:
-        """Return in words why it is gone; it must be."""
-        if self.failure:
-            return self.failure
-        code = self.process.wait()
-        return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-
-
-@dataclass(slots=True)
-class Family:
-    """All children, and what they say. `stop` ends them in any case."""
-
-    children: list[Child] = field(default_factory=list)
-    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
-
-    def start(self, name: str, module: str, arguments: Sequence[str]) -> None:
-        """Start `python -m module`, in a session of its own so that a terminal's Ctrl-C comes to us alone."""
-        pipes = ChildPipes()
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments, *pipes.arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=pipes.pass_fds,
-                start_new_session=True,
-            )
-        except OSError as error:
-            pipes.close()
-            raise StartError(f"{name} can't be started: {error}") from None
-        pipes.started()
-        child = Child(name, process, pipes)
-        self.children.append(child)
-        self.selector.register(pipes.status, selectors.EVENT_READ, child)
-
-    def listen(self, seconds: float, tell: Progress) -> Child | None:
-        """Hear what children say for at most `seconds`, or until one is gone: that one is returned."""
-        for key, _ in self.selector.select(seconds):
-            if isinstance(key.data, Child) and not self._hear(key.data, tell):
-                self.selector.unregister(key.fd)
-                return key.data
-        return None
-
-    def _hear(self, child: Child, tell: Progress) -> bool:
-        data = child.pipes.read_status()
-        *lines, child.unread = (child.unread + data).split(b"\n")
-        for line in lines:
-            what, _, text = line.decode(errors="replace").partition(" ")
-            if what == PROGRESS:
-                tell(child.name, text)
-            elif what == SHARE:
-                done, _, text = text.partition(" ")
-                tell.share(child.name, float(done), text)
-            elif what == READY:
-                child.ready = True
-                tell(child.name, "ready")
-            elif what == FAILED:
-                child.failure = text
-        return bool(data)
-
-    @property
-    def ready(self) -> bool:
-        """Whether all children serve."""
-        return all(child.ready for child in self.children)
-
-    def stop(self) -> None:
-        """End all children: ask, wait a little, insist."""
-        for child in self.children:
-            child.process.terminate()
-        deadline = time.monotonic() + GRACE_SECONDS
-        for child in self.children:
-            try:
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
-            child.pipes.close()
-        self.selector.close()
-
-
 def start_all(
     family: Family,
     launch: LaunchConfig,
+    serve: ServeConfig,
     engine: EngineConfig,
     scheduling: SchedulingConfig,
     text: TextConfig,
@@ -209,7 +110,7 @@ def start_all(
         config = SchedulerConfig(bind=address, worker=tuple(workers[number :: launch.schedulers]))
         family.start(_name("scheduler", number, launch.schedulers), "scheduler_proc", to_arguments(config, scheduling))
     frontend = FrontendConfig(scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed)
-    family.start("frontend", "frontend", to_arguments(frontend, text))
+    family.start("frontend", "frontend", to_arguments(frontend, text, serve))
 
 
 def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
@@ -230,8 +131,13 @@ def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
     return replace(engine, model=str(path), revision=None, served_model_name=name)
 
 
-def check_address(launch: LaunchConfig) -> None:
+def check_addresses(launch: LaunchConfig, serve: ServeConfig) -> None:
     """Raise `ProtocolError` if clients can't be served where they are to be."""
+    if serve.http:
+        try:
+            listen(serve.host, serve.port).close()
+        except ProtocolError as error:
+            raise ProtocolError(f"{error} (another port: --port PORT; no HTTP: --no-http)") from None
     if not launch.needs_no_address:
         try:
             check_free(launch.zmq)
@@ -258,56 +164,49 @@ def wait_until_ready(family: Family, stop: StopSignal, seconds: float, tell: Pro
     return True
 
 
-class Answer(threading.Thread):
-    """Streams the likeliest answer to a chat message to standard output, beside whoever watches the children.
-
-    Its descriptor becomes readable when it is done.
-    """
-
-    def __init__(self, address: str, prompt: str, max_tokens: int) -> None:
-        """Ask the server at `address`."""
-        super().__init__(name="answer", daemon=True)
-        self._address = address
-        self._prompt = prompt
-        self._max_tokens = max_tokens
-        self._done, self._end = os.pipe()
-        self.error: StepaheadError | None = None
-
-    def run(self) -> None:
-        """Ask and print."""
-        try:
-            with Client(self._address) as client:
-                messages = [{"role": "user", "content": self._prompt}]
-                print_stream(client.stream_chat(messages, temperature=0.0, max_tokens=self._max_tokens))
-        except StepaheadError as error:
-            self.error = error
-        except BrokenPipeError:  # whoever read the answer has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        finally:
-            os.write(self._end, b"!")
-
-    def fileno(self) -> int:
-        """Return the descriptor to select on."""
-        return self._done
-
-
 def ask(family: Family, launch: LaunchConfig, address: str, prompt: str, stop: StopSignal, tell: Progress) -> None:
     """Answer a prompt, unless told to stop or a child is gone before. Raises `StartError`."""
-    answer = Answer(address, prompt, launch.max_tokens)
+    answer = AnswerThread(address, prompt, launch.max_tokens)
     family.selector.register(answer, selectors.EVENT_READ)
     answer.start()
     watch(family, stop, tell, until=answer)
     family.selector.unregister(answer)
-    if answer.error is not None:
+    if answer.is_alive():
+        answer.cancel()
+    elif answer.error is not None:
         raise StartError(f"the prompt was not answered: {answer.error}")
 
 
-def watch(family: Family, stop: StopSignal, tell: Progress, until: Answer | None = None) -> None:
+def watch(family: Family, stop: StopSignal, tell: Progress, until: AnswerThread | None = None) -> None:
     """Return when told to stop, or `until` is done; raises `StartError` if a child is gone before."""
     while not stop.is_set and (until is None or until.is_alive()):
+        if any(child.drained for child in family.children):
+            raise StartError("a frontend was told to end; everything is stopped")
         gone = family.listen(1.0 if until is not None else 3600.0, tell)
         if gone is not None and not stop.is_set:
             raise StartError(f"{gone.name} is gone: {gone.how_it_ended()}; everything is stopped")
+
+
+def where(address: str, serve: ServeConfig) -> str:
+    """Return in words where to ask what is being served."""
+    url = f"http://{url_host(serve.host)}:{serve.port}/v1 and " if serve.http else ""
+    return f'{url}{address} (python -m client "…" asks it; Ctrl-C stops it)'
+
+
+def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) -> None:
+    """Let what runs finish, then end the processes one after the other: workers, schedulers, frontends.
+
+    When told to stop once more, or when a child is gone, it returns as it is.
+    """
+    stop.hush()
+    frontend = family.children[-1]
+    frontend.process.terminate()
+    deadline = time.monotonic() + serve.drain_timeout + CUT_SECONDS
+    while not frontend.drained:
+        left = deadline - time.monotonic()
+        if left <= 0 or stop.times > 1 or family.listen(left, tell) is not None:
+            return
+    family.stop_in_order()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -315,10 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     1 is a part that failed, 2 a mistake of the user, 130 a --prompt that was interrupted.
     """
-    launch, engine, scheduling, text = parse_options(
+    launch, serve, engine, scheduling, text = parse_options(
         "python launch.py",
         "Serve a language model: a frontend, a scheduler one step ahead, and a GPU worker.",
         LaunchConfig,
+        ServeConfig,
         EngineConfig,
         SchedulingConfig,
         TextConfig,
@@ -326,8 +226,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     stop = StopSignal()
     tell = Progress()
+    if launch.prompt is not None:  # nobody but us will ask
+        serve = replace(serve, http=False)
     try:
-        check_address(launch)
+        check_addresses(launch, serve)
         engine = find_model(engine, tell)
         run = PrivateDirectory(launch.run_dir)
     except (CheckpointError, ProtocolError) as error:
@@ -337,14 +239,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     family = Family()
     family.selector.register(stop, selectors.EVENT_READ)
     try:
-        start_all(family, launch, engine, scheduling, text, run, address)
+        start_all(family, launch, serve, engine, scheduling, text, run, address)
         if wait_until_ready(family, stop, launch.start_timeout, tell):
             prompt = launch.prompt or launch.first_prompt
             if prompt is not None:
                 ask(family, launch, address, prompt, stop, tell)
-            if launch.prompt is None and not stop.is_set:
-                tell("serving", f'{address} (python -m client "…" asks it; Ctrl-C stops it)')
-                watch(family, stop, tell)
+            if launch.prompt is None:
+                if not stop.is_set:
+                    tell("serving", where(address, serve))
+                    watch(family, stop, tell)
+                drain(family, serve, stop, tell)
     except StartError as error:
         tell.end()
         print(f"stepahead: {error}", file=sys.stderr)

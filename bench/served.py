@@ -31,7 +31,7 @@ class Served:
         self.name = name
         self._directory = PrivateDirectory()
         self._address = self._directory.address("clients")
-        where = [f"--zmq={self._address}", f"--run-dir={self._directory.path}"]
+        where = [f"--zmq={self._address}", f"--run-dir={self._directory.path}", "--no-http"]
         self._said = self._directory.path / "log"
         with self._said.open("wb") as log:
             self._process = subprocess.Popen([sys.executable, "-m", "launch", *where, *arguments], stderr=log)

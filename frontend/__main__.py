@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 
 from checkpoint import CheckpointError
-from frontend.config import FrontendConfig, TextConfig
+from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from frontend.process import FrontendProcess
 from frontend.text_error import TextError
 from protocol.descriptors import allow_many_descriptors
@@ -20,14 +21,13 @@ def main() -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
     allow_many_descriptors()
     logging.basicConfig(format="frontend: %(message)s", level=logging.INFO)
-    config, text = parse_options(
-        "python -m frontend", "Put text in front of token schedulers.", FrontendConfig, TextConfig
+    config, text, serve = parse_options(
+        "python -m frontend", "Put text and HTTP in front of token schedulers.", FrontendConfig, TextConfig, ServeConfig
     )
     lifeline = Lifeline("frontend", config.lifeline)
     try:
-        with FrontendProcess(config, text, StopSignal(), lifeline.progress) as process:
-            lifeline.progress("waiting for a scheduler")
-            process.run(lifeline.ready)
+        with FrontendProcess(config, text, serve, lifeline, StopSignal()) as process:
+            asyncio.run(process.run())
     except (ProtocolError, CheckpointError, TextError) as error:
         lifeline.failed(str(error))
         return 2

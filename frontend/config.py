@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from protocol.endpoints import DEFAULT_ADDRESS
@@ -39,3 +40,30 @@ class TextConfig:
     override_generation_config: str | None = option(
         'what goes before generation_config.json, such as {"temperature": 0.5}', None, "JSON"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """How HTTP is served, and how serving ends."""
+
+    http: bool = option("serve OpenAI's HTTP API, or only clients over ZeroMQ", True)
+    host: str = option("host name or address that HTTP is served on", "127.0.0.1", "HOST")
+    port: int = option("port that HTTP is served on", 8000, "PORT")
+    api_key: str | None = option("answer only HTTP requests that bring this key, except for /health", None, "KEY")
+    max_body_mib: float = option("MiB that an HTTP request may have", 8.0, "MIB")
+    drain_timeout: float = option(
+        "seconds that running requests get to finish after SIGTERM or Ctrl-C", 30.0, "SECONDS"
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be meant."""
+        if not 1 <= self.port < 2**16:
+            raise ValueError(f"--port must be from 1 to {2**16 - 1}, got {self.port}; --no-http serves no HTTP")
+        if not self.host:
+            raise ValueError("--host is empty")
+        if self.api_key is not None and not (self.api_key and self.api_key.isascii() and self.api_key.isprintable()):
+            raise ValueError("--api-key must be printable ASCII, and not empty")
+        if not 0 < self.max_body_mib <= 1024:
+            raise ValueError(f"--max-body-mib must be more than 0 and at most 1024, got {self.max_body_mib}")
+        if not 0 <= self.drain_timeout < inf:
+            raise ValueError(f"--drain-timeout must be finite and not negative, got {self.drain_timeout}")

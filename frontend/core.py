@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 
+from frontend.delta_rows import DeltaRow, rows_of
 from frontend.intake import Intake
 from frontend.scheduler_link import SchedulerLink
 from frontend.stream import NO_TOKENS, Stream
@@ -25,7 +26,7 @@ from protocol.messages import (
     Pong,
     Unattached,
 )
-from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS
+from protocol.sockets import HEARTBEAT_SECONDS, PULSE_SECONDS, SILENCE_SECONDS
 
 PATIENCE_SECONDS = 10.0
 """How long a request waits for any scheduler to be there before it ends with an error."""
@@ -33,17 +34,10 @@ PATIENCE_SECONDS = 10.0
 LOOK_AROUND_SECONDS = 0.25
 """How often silences and deadlines are looked at."""
 
-MANY_ANSWERS_WAITING = 4096
-"""A peer that lets so many of its refusals lie, and takes none for a while, is not reading; it is forgotten."""
-
-READING_SECONDS = 5.0
-"""How long such a peer may take nothing."""
-
-MOST_ANSWERS_WAITING = 100_000
-"""A peer that asks so much faster than it reads is forgotten even so: its answers would fill the memory."""
-
 MOST_REASON_CHARACTERS = 2000
 """A refusal's reason is cut there: a chat template may put whole messages into it."""
+
+SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger("stepahead.frontend")
 
@@ -65,6 +59,7 @@ class FrontendCore:
         self.peers: dict[bytes, TextPeer] = {}
         self.speak_to: dict[bytes, None] = {}  # peers that may have something to be sent, in order
         self.served: Attached | None = None  # what can be asked for, as the first scheduler said
+        self.draining = False  # no new requests any more
         self.counters: Counter[str] = Counter()
         self._ids = count(1)
         self._unplaced: dict[Stream, float] = {}  # until when each waits for a scheduler
@@ -74,6 +69,15 @@ class FrontendCore:
     def ready(self) -> bool:
         """Whether requests can be judged: some scheduler has said what it serves."""
         return self.served is not None
+
+    @property
+    def owed(self) -> int:
+        """How many requests have not been told their end."""
+        return sum(len(peer.requests) for peer in self.peers.values())
+
+    def trouble(self, now: float) -> str:
+        """Return in words what is wrong with schedulers or workers; nothing if every one of them is well."""
+        return "; ".join(trouble for link in self.links if (trouble := link.trouble(now)))
 
     # ------------------------------------------------------------ from text clients
 
@@ -94,6 +98,11 @@ class FrontendCore:
         """Refuse a request whose message broke the protocol's rules."""
         self._refuse(identity, self._peer(identity, now), request, reason, now)
 
+    def join(self, identity: bytes, now: float) -> TextPeer:
+        """Take in a client that lives in this process, until `client_gone`."""
+        peer = self.peers[identity] = TextPeer(new_session(), now, local=True)
+        return peer
+
     def client_gone(self, identity: bytes) -> None:
         """Forget a text client and end its requests."""
         self.speak_to.pop(identity, None)
@@ -113,6 +122,8 @@ class FrontendCore:
     def _generate(self, identity: bytes, peer: TextPeer, ask: Generate, now: float) -> None:
         assert self.served is not None
         try:
+            if self.draining:
+                raise TextError(f"{SHUTTING_DOWN} and takes no new requests")
             if ask.request in peer.requests:
                 raise TextError(f"request {ask.request} is still being served; a new request needs a new number")
             stream = self._intake.accept(identity, ask, self.served, now)
@@ -130,8 +141,7 @@ class FrontendCore:
         self._answer(identity, peer, Chunk(request, "", NO_TOKENS, Finish.REFUSED, reason, 0, 0), now)
 
     def _answer(self, identity: bytes, peer: TextPeer, message: Message, now: float) -> None:
-        reads = now - peer.took < READING_SECONDS
-        if peer.answers_waiting >= (MOST_ANSWERS_WAITING if reads else MANY_ANSWERS_WAITING):
+        if peer.floods(now):
             _log.warning("a client doesn't read its answers: forgotten, its requests ended")
             self.client_gone(identity)
             return
@@ -158,6 +168,8 @@ class FrontendCore:
             case Pong() if link.attached is not None and message.session != link.attached.session:
                 _log.warning("%s: the scheduler was restarted; attaching again", link.address)
                 link.detach(now)
+            case Pong():
+                link.worker_trouble = message.trouble
             case Ping():
                 link.say(Pong(link.incarnation, 0))
             case _:
@@ -184,39 +196,30 @@ class FrontendCore:
             self._place(stream, now)
 
     def _deltas(self, link: SchedulerLink, deltas: Deltas) -> None:
-        tokens, at, errors = deltas.token.tolist(), 0, iter(deltas.errors)
-        for request, offset, length, ended in zip(
-            deltas.request.tolist(), deltas.offset.tolist(), deltas.count.tolist(), deltas.finish.tolist(), strict=True
-        ):
-            row = tokens[at : at + length]
-            at += length
-            finish = Finish(ended)
-            error = next(errors) if finish in (Finish.ERROR, Finish.REFUSED) else ""
-            stream = link.streams.get(request)
+        for row in rows_of(deltas):
+            stream = link.streams.get(row.request)
             if stream is None:
-                self.counters["overshoot_tokens"] += length
+                self.counters["overshoot_tokens"] += len(row.tokens)
             else:
-                self._delta(link, stream, offset, row, finish, error)
+                self._delta(link, stream, row)
 
-    def _delta(
-        self, link: SchedulerLink, stream: Stream, offset: int, row: list[int], finish: Finish, error: str
-    ) -> None:
-        known = len(stream.output)
-        if offset > known:
+    def _delta(self, link: SchedulerLink, stream: Stream, row: DeltaRow) -> None:
+        known, running = len(stream.output), row.finish is Finish.RUNNING
+        if row.offset > known:
             self.counters["gaps"] += 1
-            missing = f"the scheduler's tokens {known} to {offset - 1} did not come"
-            self._end(stream, Finish.ERROR, missing, abort=finish is Finish.RUNNING)
+            missing = f"the scheduler's tokens {known} to {row.offset - 1} did not come"
+            self._end(stream, Finish.ERROR, missing, abort=running)
             return
-        news = row[known - offset :]
-        if len(news) < len(row):
-            self.counters["duplicate_tokens"] += len(row) - len(news)
+        news = row.tokens[known - row.offset :]
+        if len(news) < len(row.tokens):
+            self.counters["duplicate_tokens"] += len(row.tokens) - len(news)
         used = stream.push(news)
         link.outstanding -= used
         if stream.finish is not Finish.RUNNING:  # a stop string
             self.counters["overshoot_tokens"] += len(news) - used
-            self._ended(stream, abort=finish is Finish.RUNNING)
-        elif finish is not Finish.RUNNING:
-            self._end(stream, finish, error, abort=False)
+            self._ended(stream, abort=running)
+        elif not running:
+            self._end(stream, row.finish, row.error, abort=False)
         elif news:
             self._has_news(stream)
 
@@ -230,6 +233,8 @@ class FrontendCore:
         for link in self.links:
             self._watch_link(link, now)
         for identity, peer in list(self.peers.items()):
+            if peer.local:
+                continue
             if now - peer.heard >= SILENCE_SECONDS:
                 self.client_gone(identity)
             elif peer.requests and now - peer.spoke >= HEARTBEAT_SECONDS and not peer.answers_waiting:
@@ -247,17 +252,18 @@ class FrontendCore:
             link.detach(now)
             for stream in link.give_back_all():
                 self._place(stream, now)
-        elif now - link.spoke >= HEARTBEAT_SECONDS and link.peek() is None:
-            if link.attached is None:
+        elif link.attached is None:
+            if now - link.spoke >= HEARTBEAT_SECONDS and link.peek() is None:
                 link.attach()
-            else:
-                link.say(Ping())
+        elif now - link.asked >= PULSE_SECONDS and link.peek() is None:
+            link.ask(now)
 
     def stop(self) -> None:
         """End every request: this process is about to end."""
+        self.draining = True
         for peer in self.peers.values():
             for stream in list(peer.requests.values()):
-                self._end(stream, Finish.ERROR, "the server is shutting down", abort=True)
+                self._end(stream, Finish.ERROR, SHUTTING_DOWN, abort=True)
 
     # ------------------------------------------------------------ streams
 

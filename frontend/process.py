@@ -1,11 +1,11 @@
-"""The frontend process: sockets, clock and signals around the core."""
+"""The frontend process: one event loop with sockets, clock and signals around the core."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
-from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -13,15 +13,20 @@ import zmq
 
 from checkpoint import locate
 from checkpoint.sampling import sampling_defaults
-from frontend.config import FrontendConfig, TextConfig
-from frontend.core import FrontendCore
+from frontend.callers import Callers
+from frontend.config import FrontendConfig, ServeConfig, TextConfig
+from frontend.core import LOOK_AROUND_SECONDS, FrontendCore
+from frontend.drain import Drain
 from frontend.intake import Intake
 from frontend.model_text import ModelText
 from frontend.turn import for_a_turn
+from frontend.wake import Wake
 from protocol.awake_clock import AwakeClock
 from protocol.codec import decode, request_of
 from protocol.drop_log import DropLog
+from protocol.endpoints import listen
 from protocol.errors import ProtocolError
+from protocol.lifeline import Lifeline
 from protocol.messages import Attached, Cancel, Deltas, Generate, Ping, Pong, Unattached
 from protocol.sockets import (
     HEARTBEAT_SECONDS,
@@ -49,19 +54,30 @@ _log = logging.getLogger("stepahead.frontend")
 
 
 class FrontendProcess:
-    """The poll loop: hear schedulers and clients, let time pass, speak to schedulers and clients."""
+    """One turn: hear schedulers and clients, let time pass, speak to schedulers and clients.
+
+    HTTP requests are tasks of the same loop and, for the core, clients like the others.
+    """
 
     def __init__(
-        self, config: FrontendConfig, text_config: TextConfig, stop: StopSignal, tell: Callable[[str], None]
+        self,
+        config: FrontendConfig,
+        text_config: TextConfig,
+        serve: ServeConfig,
+        lifeline: Lifeline,
+        stop: StopSignal,
     ) -> None:
-        """Bind, connect, and load what the model brings for text; `tell` takes lines of progress.
+        """Bind, connect, and load what the model brings for text; progress is told to `lifeline`.
 
         Raises `ProtocolError`, `CheckpointError` or `TextError`, each in one line for the user.
         """
-        self._stop = stop
+        self._serve = serve
+        self._lifeline = lifeline
         self._dropped = DropLog(_log, "a frame that broke the protocol")
-        self._blocked = False
+        self._blocked = False  # somebody's queue is full: to be tried again
         with ExitStack() as undo:
+            self._listener = undo.enter_context(listen(serve.host, serve.port)) if serve.http else None
+            tell = lifeline.progress
             path = locate(config.model, need_weights=False, revision=config.revision, tell=tell)
             context = undo.enter_context(zmq.Context())
             self._router = bind_router(context, config.bind)
@@ -79,31 +95,40 @@ class FrontendProcess:
             intake = Intake(text, defaults, lambda: seeds.getrandbits(64))
             self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
             self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
-            self._poller = zmq.Poller()
-            self._poller.register(stop, zmq.POLLIN)
-            for dealer in self._dealers:
-                self._poller.register(dealer, zmq.POLLIN)
+            self._wake = Wake(stop)
+            self._callers = Callers(self._core, self._clock, self._wake.set)
+            self._drain = Drain(self._core, self._callers, stop, lifeline, serve.drain_timeout)
             self._undo = undo.pop_all()
 
-    def run(self, ready: Callable[[], None]) -> None:
-        """Serve until a signal says stop. Calls `ready` once a scheduler is attached; clients are heard from then."""
+    async def run(self) -> None:
+        """Serve until told to stop and all is said. Text clients are heard once a scheduler is attached."""
+        self._lifeline.progress("waiting for a scheduler")
         serving = False
-        while not self._stop.is_set:
-            self._poller.poll(int(1000 * (RETRY_SECONDS if self._blocked else HEARTBEAT_SECONDS)))
-            now = self._clock.turn()
-            self._hear_schedulers(now)
-            if serving:
-                self._hear_clients(now)
-            elif self._core.ready:
-                serving = True
-                self._poller.register(self._router, zmq.POLLIN)
-                ready()
-            self._core.look_around(now)
-            self._speak_to_schedulers(now)
-            self._speak_to_clients(now)
-        self._core.stop()
-        self._speak_to_schedulers(now=self._clock.turn())
-        self._speak_to_clients(now=self._clock.turn())
+        with self._wake.watching(self._dealers):
+            async with self._http():
+                while not self._drain.over:
+                    await self._wake.wait(RETRY_SECONDS if self._blocked else LOOK_AROUND_SECONDS)
+                    now = self._clock.turn()
+                    self._hear_schedulers(now)
+                    if serving:
+                        self._hear_clients(now)
+                    elif self._core.ready:
+                        serving = True
+                        self._wake.watch(self._router)
+                        self._lifeline.ready()
+                    self._core.look_around(now)
+                    self._drain.look(now)
+                    self._speak_to_schedulers(now)
+                    self._speak_to_clients(now)
+                    self._wake.look_again()
+
+    def _http(self) -> AbstractAsyncContextManager[None]:
+        if self._listener is None:
+            return contextlib.nullcontext()
+        from frontend.http.app import make_app  # half a second of imports that not every frontend needs
+        from frontend.http.server import serving
+
+        return serving(make_app(self._core, self._callers, self._clock, self._serve), self._listener)
 
     def _hear_schedulers(self, now: float) -> None:
         for index, dealer in enumerate(self._dealers):
@@ -138,11 +163,14 @@ class FrontendProcess:
         for link, dealer in zip(self._core.links, self._dealers, strict=True):
             while (message := link.peek()) is not None and send(dealer, message):
                 link.sent(now)
-            self._poller.modify(dealer, zmq.POLLIN | (zmq.POLLOUT if link.peek() is not None else 0))
+            self._wake.want_room(dealer, link.peek() is not None)
 
     def _speak_to_clients(self, now: float) -> None:
         self._blocked = False
         for identity in list(self._core.speak_to):
+            if self._callers.tell(identity):
+                del self._core.speak_to[identity]
+                continue
             peer = self._core.peers[identity]
             try:
                 while (message := peer.peek()) is not None and send_to_peer(self._router, identity, message):

@@ -8,7 +8,8 @@ import numpy as np
 
 from frontend.stream import Stream
 from protocol.identity import new_session
-from protocol.messages import Abort, Attach, Attached, Message, Submit
+from protocol.messages import Abort, Attach, Attached, Message, Ping, Submit
+from protocol.sockets import LATE_SECONDS
 
 
 class SchedulerLink:
@@ -26,8 +27,10 @@ class SchedulerLink:
         self.heard = now
         self.lost = now  # since when it has not known us, if it does not
         self.spoke = now
+        self.asked = now  # when it was last asked how it is
         self.streams: dict[int, Stream] = {}
         self.outstanding = 0  # tokens that may still have to be worked on, of all its streams
+        self.worker_trouble = ""  # what its last Pong said
         self._outbox: deque[Message] = deque()
         self._ended: list[int] = []
 
@@ -38,11 +41,25 @@ class SchedulerLink:
     def detach(self, now: float) -> None:
         """Take it that the scheduler has forgotten us: nothing said before counts any more."""
         self.attached = None
+        self.worker_trouble = ""
         self.lost = now
         self.incarnation = new_session()
         self._outbox.clear()
         self._ended.clear()
         self.attach()
+
+    def ask(self, now: float) -> None:
+        """Ask how it is."""
+        self.asked = now
+        self._outbox.append(Ping())
+
+    def trouble(self, now: float) -> str:
+        """Return in words why it serves nobody; nothing if it does."""
+        if self.attached is None:
+            return f"the scheduler at {self.address} is not attached"
+        if now - self.heard > LATE_SECONDS:
+            return f"the scheduler at {self.address} is silent"
+        return self.worker_trouble
 
     def say(self, message: Message) -> None:
         """Let a message wait."""

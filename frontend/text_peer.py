@@ -7,6 +7,15 @@ from collections import deque
 from frontend.stream import Stream
 from protocol.messages import Chunk, Message
 
+MANY_ANSWERS_WAITING = 4096
+"""A peer that lets so many of its refusals lie, and takes none for a while, is not reading; it is forgotten."""
+
+READING_SECONDS = 5.0
+"""How long such a peer may take nothing."""
+
+MOST_ANSWERS_WAITING = 100_000
+"""A peer that asks so much faster than it reads is forgotten even so: its answers would fill the memory."""
+
 
 class TextPeer:
     """A connection with its live requests and what it still has to be sent.
@@ -15,9 +24,10 @@ class TextPeer:
     token by token. `session` names what the frontend remembers of this peer: once it was forgotten, Pong shows another.
     """
 
-    def __init__(self, session: int, now: float) -> None:
-        """Begin, having just heard of it."""
+    def __init__(self, session: int, now: float, *, local: bool = False) -> None:
+        """Begin, having just heard of it. A `local` one lives in this process, and says when it goes."""
         self.session = session
+        self.local = local
         self.heard = now
         self.spoke = now
         self.requests: dict[int, Stream] = {}
@@ -29,6 +39,11 @@ class TextPeer:
     def answers_waiting(self) -> int:
         """How many answers it has not taken."""
         return len(self._answers)
+
+    def floods(self, now: float) -> bool:
+        """Whether it asks, and does not read what it is told."""
+        reads = now - self.took < READING_SECONDS
+        return len(self._answers) >= (MOST_ANSWERS_WAITING if reads else MANY_ANSWERS_WAITING)
 
     def answer(self, message: Message, now: float) -> None:
         """Let a message wait that is no text."""

@@ -110,6 +110,11 @@ class StubScheduler:
         with self._lock:
             self._deaf = True
 
+    def speak_again(self) -> None:
+        """Hear and speak again."""
+        with self._lock:
+            self._deaf = False
+
     @property
     def running(self) -> int:
         """How many requests it serves."""

@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.core import (
-    MANY_ANSWERS_WAITING,
-    MOST_ANSWERS_WAITING,
-    MOST_REASON_CHARACTERS,
-    PATIENCE_SECONDS,
-    READING_SECONDS,
-)
+from frontend.core import MOST_REASON_CHARACTERS, PATIENCE_SECONDS
 from frontend.intake import MOST_CHARACTERS_A_TOKEN
+from frontend.text_peer import MANY_ANSWERS_WAITING, MOST_ANSWERS_WAITING, READING_SECONDS
 from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock
 from protocol.messages import MOST_STOP_TOKENS, Abort, Attach, Cancel, Finish, Ping, Pong, Submit, Unattached
-from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS
+from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS, SILENCE_SECONDS
 from tests.frontend_driver import ME, SEED, Driver, ids, only, text_of
 from tests.word_tokenizer import EOS, word, word_text
 
@@ -664,6 +659,47 @@ def test_a_client_with_requests_is_spoken_to_every_second_so_that_its_death_show
     it.generate(1)
     it.wait(HEARTBEAT_SECONDS, alive=[0])
     assert it.said_to_client() == [Ping()]
+
+
+def test_a_client_in_this_process_needs_no_sign_of_life_and_gets_none() -> None:
+    it = driver()
+    it.core.join(ME, it.now)
+    it.generate(1)
+    it.wait(2 * SILENCE_SECONDS, alive=[0])
+    assert not it.said_to_client()
+    assert it.core.owed == 1
+    it.core.client_gone(ME)
+    it.core.check()
+    assert only(it.said_to_scheduler(), Abort)
+
+
+def test_troubles_of_schedulers_and_their_workers_are_told_until_they_are_over() -> None:
+    it = driver(schedulers=2)
+    assert it.core.trouble(it.now) == ""
+    it.scheduler(1, Pong(it.sessions[1], 0, trouble="the worker is silent"))
+    assert it.core.trouble(it.now) == "the worker is silent"
+    it.wait(LATE_SECONDS + 0.5, alive=[1])
+    assert it.core.trouble(it.now) == "the scheduler at scheduler 0 is silent; the worker is silent"
+    it.scheduler(0, Pong(it.sessions[0], 0))
+    it.scheduler(1, Pong(it.sessions[1], 0))
+    assert it.core.trouble(it.now) == ""
+    it.scheduler(1, Unattached(7))
+    assert it.core.trouble(it.now) == "the scheduler at scheduler 1 is not attached"
+
+
+def test_a_core_that_drains_refuses_what_is_new_and_finishes_what_is_not() -> None:
+    it = driver()
+    it.generate(1)
+    (submit,) = it.submitted()
+    it.core.draining = True
+    it.generate(2)
+    (refusal,) = it.chunks()
+    assert (refusal.request, refusal.finish) == (2, Finish.REFUSED)
+    assert "shutting down" in refusal.error
+    assert it.core.owed == 1
+    it.tokens(submit, 0, [ABC, EOS], Finish.STOP)
+    assert text_of(it.chunks()) == "ABC"
+    assert it.core.owed == 0
 
 
 def test_what_a_slow_client_does_not_take_is_kept_in_one_piece_and_delays_nobody() -> None:

@@ -81,10 +81,10 @@ class RawClient:
 class Running:
     """A frontend process in front of a stub scheduler."""
 
-    def __init__(self, folder: Path, model: Path, scheduler: StubScheduler) -> None:
+    def __init__(self, folder: Path, model: Path, scheduler: StubScheduler, *more: str) -> None:
         self.scheduler = scheduler
         self.address = f"ipc://{folder / 'frontend'}"
-        self.process = start(self.address, scheduler.address, model)
+        self.process = start(self.address, scheduler.address, model, *more)
         self.clients: list[RawClient] = []
 
     def client(self, **options: int) -> RawClient:
@@ -103,7 +103,8 @@ class Running:
 
 
 def start(bind: str, scheduler: str, model: Path, *more: str, **options: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "frontend", "--bind", bind, "--scheduler", scheduler, "--model", str(model), *more]
+    command = [sys.executable, "-m", "frontend", "--bind", bind, "--scheduler", scheduler, "--model", str(model)]
+    command += ["--no-http", "--drain-timeout=0", *more]  # the last one counts
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload,no-any-return]
 
 
@@ -349,19 +350,83 @@ def test_a_client_that_does_not_read_gets_everything_later_and_delays_nobody(tmp
         assert running.process.returncode == 0
 
 
-@pytest.mark.parametrize("signals", [1, 2], ids=["one signal", "a second one"])
-def test_sigterm_ends_live_requests_in_words_and_the_process_with_code_0(running: Running, signals: int) -> None:
+@pytest.fixture
+def draining(tmp_path: Path, model: Path) -> Iterator[Running]:
+    """A frontend that gives its requests a minute, with one that gets no token until the scheduler is allowed to."""
+    address = f"ipc://{tmp_path / 'scheduler'}"
+    with StubScheduler(address, script, max_model_len=4096, eos=(EOS,), allowance=0) as scheduler:
+        running = Running(tmp_path, model, scheduler, "--drain-timeout=60")
+        client = running.client()
+        client.say(Generate(1, prompt="a", stream=False))
+        scheduler.take(Submit)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.stderr is not None
+        while "draining: 1 request is running" not in running.process.stderr.readline():
+            pass
+        client.say(Generate(2, prompt="a"))
+        refusal = client.chunk()
+        assert (refusal.request, refusal.finish) == (2, Finish.REFUSED)
+        assert refusal.error == "the server is shutting down and takes no new requests"
+        yield running
+        running.close()
+        assert running.process.returncode == 0
+        assert "Traceback" not in running.errors
+
+
+def test_after_sigterm_nothing_new_is_taken_and_what_runs_finishes(draining: Running) -> None:
+    draining.scheduler.allow(10**6)
+    assert draining.clients[0].chunk().text == " one two three"
+    assert draining.process.wait(5) == 0
+
+
+def test_a_second_signal_ends_what_runs_in_words(draining: Running) -> None:
+    draining.process.send_signal(signal.SIGTERM)
+    chunk = draining.clients[0].chunk()
+    assert (chunk.finish, chunk.error) == (Finish.ERROR, "the server is shutting down")
+    draining.scheduler.take(Abort)
+    assert draining.process.wait(5) == 0
+
+
+def test_the_end_of_the_grace_ends_what_runs_in_words(running: Running) -> None:
     client = running.client()
     client.say(Generate(1, prompt="a", ignore_eos=True, stream=False))
     running.scheduler.take(Submit)
     running.scheduler.allow(-(10**9))
-    for _ in range(signals):
-        running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(signal.SIGTERM)
     chunk = client.chunk()
-    assert chunk.finish == Finish.ERROR
-    assert "shutting down" in chunk.error
+    assert (chunk.finish, chunk.error) == (Finish.ERROR, "the server is shutting down")
     running.scheduler.take(Abort)
     assert running.process.wait(5) == 0
+
+
+def test_an_idle_frontend_ends_at_once(tmp_path: Path, model: Path) -> None:
+    with StubScheduler(f"ipc://{tmp_path / 'scheduler'}", script, eos=(EOS,)) as scheduler:
+        running = Running(tmp_path, model, scheduler, "--drain-timeout=60")
+        running.client()
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(2) == 0
+        running.close()
+
+
+def test_a_frontend_with_a_parent_says_that_it_is_drained_and_waits_for_the_last_word(
+    tmp_path: Path, model: Path
+) -> None:
+    address = f"ipc://{tmp_path / 'scheduler'}"
+    with ChildPipes() as pipes, StubScheduler(address, script, eos=(EOS,)):
+        process = start(f"ipc://{tmp_path / 'f'}", address, model, *pipes.arguments, pass_fds=pipes.pass_fds)
+        pipes.started()
+        with os.fdopen(os.dup(pipes.status)) as status:
+            while next(status).strip() != "ready":
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert next(status).strip() == "drained"
+            client = RawClient(f"ipc://{tmp_path / 'f'}")
+            client.say(Generate(1, prompt="a"))
+            assert client.chunk().finish == Finish.REFUSED
+            client.close()
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=5)
+    assert process.returncode == 0
 
 
 def fails(process: subprocess.Popen[str]) -> str:

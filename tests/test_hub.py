@@ -148,7 +148,7 @@ def test_one_gguf_file_is_fetched_and_of_several_the_one_that_was_named(hub: Fak
 
 def test_ctrl_c_ends_a_download_at_once(hub: FakeHub, tmp_path: Path) -> None:
     hub.silent.set()
-    command = [sys.executable, "launch.py", "--model=tiny/llama", f"--zmq=ipc://{tmp_path / 'clients'}"]
+    command = [sys.executable, "launch.py", "--no-http", "--model=tiny/llama", f"--zmq=ipc://{tmp_path / 'clients'}"]
     environment = hub.environment(tmp_path / "home", HF_HUB_ETAG_TIMEOUT="30")
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         while not hub.asked:

@@ -29,7 +29,15 @@ WORKERS_OWN = {"torch", "transformers", "triton", "accelerate"}
 RIVAL = "bench/transformers_peer.py"
 """Runs in a process of its own, to be measured against."""
 
-START_WITHOUT_TORCH = ["protocol", "checkpoint", "client", "scheduler_proc.process", "frontend.process", "launch"]
+START_WITHOUT_TORCH = [
+    "protocol",
+    "checkpoint",
+    "client",
+    "scheduler_proc.process",
+    "frontend.process",
+    "frontend.http.app",
+    "launch",
+]
 
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal"}
 UNSAFE_CALLS = {"eval", "exec", "recv_pyobj", "send_pyobj", "yaml.load", "torch.load", "numpy.load", "np.load"}

@@ -11,17 +11,22 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+import openai
 import psutil
 import pytest
 
 from client import Client
+from tests.http_server import free_port
 from tests.tiny_models import save, tiny_model
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--max-model-len=512", "--max-num-seqs=4", "--kv-cache-blocks=128"]
+LAUNCH = [sys.executable, "launch.py", "--no-http"]  # unless a later --http says otherwise
 END_SECONDS = 5.0
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -31,7 +36,7 @@ class Launched:
     """A running launcher, its standard error line by line, and its children."""
 
     def __init__(self, *arguments: str, shell: bool = False) -> None:
-        command = [sys.executable, "launch.py", *arguments]
+        command = [*LAUNCH, *arguments]
         self.process = subprocess.Popen(
             ["sh", "-c", f"{' '.join(command)} & wait"] if shell else command,
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=shell,
@@ -103,10 +108,11 @@ def _address(folder: Path) -> str:
 
 
 def test_a_prompt_is_answered_beside_another_server_and_everything_ends_with_code_0(default_model_path: Path) -> None:
-    with socket.socket() as other:
-        with contextlib.suppress(OSError):  # it may really be in use
-            other.bind(("127.0.0.1", 8555))
-            other.listen()
+    with socket.socket() as other, socket.socket() as http:
+        for busy, port in ((other, 8555), (http, 8000)):
+            with contextlib.suppress(OSError):  # it may really be in use
+                busy.bind(("127.0.0.1", port))
+                busy.listen()
         done = subprocess.run(
             [sys.executable, "launch.py", "--prompt=What is the capital of France?", *SMALL],
             cwd=ROOT, capture_output=True, text=True, timeout=150,
@@ -197,9 +203,7 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
             address = _address(tmp_path)
             Path(address.removeprefix("ipc://")).write_text("somebody's")
         began = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "launch.py", f"--zmq={address}"], cwd=ROOT, capture_output=True, text=True, timeout=20
-        )
+        done = subprocess.run([*LAUNCH, f"--zmq={address}"], cwd=ROOT, capture_output=True, text=True, timeout=20)
         assert time.monotonic() - began < 2.0
     assert done.returncode == 2
     assert address in done.stderr
@@ -228,6 +232,13 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--zmq=ipc://*"], "ipc://*"),
         (["--workers=1", "--schedulers=2"], "each scheduler needs a worker"),
         (["--max-plans-in-flight=0"], "--max-plans-in-flight"),
+        (["--step-timeout=0"], "--step-timeout"),
+        (["--http", "--port=0"], "--no-http"),
+        (["--http", "--port=65536"], "--port"),
+        (["--http", "--host="], "--host"),
+        (["--api-key="], "--api-key"),
+        (["--max-body-mib=0"], "--max-body-mib"),
+        (["--drain-timeout=-1"], "--drain-timeout"),
         (["--dtype=float8"], "--dtype"),
         (["--served-model-name="], "--served-model-name"),
         (["--revision=main"], "only models from the hub"),
@@ -240,9 +251,7 @@ def test_a_mistake_is_one_clear_line_and_code_2(
 ) -> None:
     save(tiny_model("grouped queries"), tmp_path / "without-tokenizer")
     arguments = [each.replace("without-tokenizer", str(tmp_path / "without-tokenizer")) for each in arguments]
-    done = subprocess.run(
-        [sys.executable, "launch.py", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20
-    )
+    done = subprocess.run([*LAUNCH, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
     assert word in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -262,6 +271,98 @@ def test_what_only_the_worker_can_know_ends_the_start_with_its_words(
     with launched(f"--zmq={_address(tmp_path)}", *arguments) as run:
         assert run.end(60.0) == 2
     assert run.said.count(word) == 1
+    assert "Traceback" not in run.said
+
+
+def test_a_busy_port_is_said_before_anything_is_loaded(default_model_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        began = time.monotonic()
+        done = subprocess.run(
+            [*LAUNCH, "--http", f"--port={port}"], cwd=ROOT, capture_output=True, text=True, timeout=20
+        )
+        assert time.monotonic() - began < 2.0
+    assert done.returncode == 2
+    assert f"http://127.0.0.1:{port}: the port is in use" in done.stderr
+    assert "worker" not in done.stderr, "a child was started"
+    assert "Traceback" not in done.stderr
+
+
+STORIES = [f"Once upon a time there were {number} bears. They" for number in range(8)]
+
+
+def test_http_gives_the_same_text_streamed_and_not_alone_and_among_others(
+    tmp_path: Path, default_model_path: Path
+) -> None:
+    port = free_port()
+    options = ["--http", f"--port={port}", "--dtype=float32", "--max-model-len=512", "--max-num-seqs=8"]
+    with (
+        launched(f"--zmq={_address(tmp_path)}", *options) as run,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", max_retries=0) as client,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        run.wait_for(f"serving: http://127.0.0.1:{port}/v1 and ")
+        (model,) = client.models.list()
+
+        def whole(story: str) -> str:
+            done = client.completions.create(model=model.id, prompt=story, max_tokens=12, temperature=0)
+            return done.choices[0].text
+
+        def streamed(story: str) -> str:
+            with client.completions.create(
+                model=model.id, prompt=story, max_tokens=12, temperature=0, stream=True
+            ) as pieces:
+                return "".join(piece.choices[0].text for piece in pieces)
+
+        alone = [whole(STORIES[0]), streamed(STORIES[0])]
+        together = list(pool.map(whole, STORIES)), list(pool.map(streamed, STORIES))
+        assert together[0] == together[1]
+        assert {*alone, together[0][0]} == {alone[0]}
+        chat = client.chat.completions.create(
+            model=model.id, temperature=0, messages=[{"role": "user", "content": "What is the capital of France?"}]
+        )
+        assert chat.choices[0].message.content == "The capital of France is Paris."
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0
+    assert "Traceback" not in run.said
+
+
+@pytest.mark.parametrize("signals", [1, 2], ids=["in time", "a second signal"])
+def test_what_runs_may_finish_after_ctrl_c_unless_it_comes_again(
+    tmp_path: Path, default_model_path: Path, signals: int
+) -> None:
+    port = free_port()
+    with (
+        launched(f"--zmq={_address(tmp_path)}", "--http", f"--port={port}", *SMALL) as run,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        run.wait_for("serving")
+        children = list(run.children().values())
+        length = 100 if signals == 1 else 500
+        body = {"prompt": "1, 2, 3,", "max_tokens": length, "ignore_eos": True, "temperature": 0}
+        asked = pool.submit(client.post, "/v1/completions", json=body)
+        with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+            events = answer.iter_lines()
+            assert next(events).startswith("data: ")
+            run.process.send_signal(signal.SIGINT)
+            run.wait_for("draining: 2 requests are running", 5.0)
+            assert client.post("/v1/completions", json=body).status_code == 503
+            if signals == 2:
+                run.process.send_signal(signal.SIGINT)
+            *_, last, _, done, _ = events
+        assert done == "data: [DONE]"
+        whole = asked.result(60.0)
+        if signals == 1:
+            assert '"finish_reason":"length"' in last
+            assert whole.json()["usage"]["completion_tokens"] == length
+        else:
+            assert "the server is shutting down" in last
+            assert whole.status_code == 503
+        assert run.end(END_SECONDS + 1) == 0
+        _all_gone(children)
     assert "Traceback" not in run.said
 
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from launch import Family, Progress
+from launch import Progress
+from protocol.family import Family
 from protocol.progress_lines import LOG_SECONDS, ProgressLines
 
 

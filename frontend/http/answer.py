@@ -1,0 +1,119 @@
+"""One request's answer on its way: whole or as server-sent events, and aborted as soon as nobody is there for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from frontend.callers import Caller
+from frontend.http.errors import ApiError
+from frontend.http.shapes import FINISH_REASONS, Shape
+from protocol.messages import Chunk, Finish, Generate
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """Return a server-sent event."""
+    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+class Answer(Response):
+    """Asks for every choice of a request and sends what comes.
+
+    Nothing is sent before the first piece of an answer is there: what goes wrong until then has a status of its own.
+    What goes wrong later is an event, and the stream ends as others do.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        caller: Caller,
+        asks: Sequence[Generate],
+        shape: Shape,
+        explain: Callable[[Chunk], ApiError],
+    ) -> None:
+        """Be ready to ask; `explain` makes an error of the end of a request that has none of OpenAI's reasons."""
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._caller = caller
+        self._asks = asks
+        self._shape = shape
+        self._explain = explain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, unless the client goes first; afterwards nothing of it is left in the core."""
+        answering = asyncio.create_task(self._answer(scope, receive, send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answering.cancel()
+            leaving.cancel()
+            try:
+                await asyncio.wait((answering, leaving))
+            finally:
+                self._caller.leave()
+        if not answering.cancelled():
+            answering.result()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        streamed = self._asks[0].stream
+        try:
+            for ask in self._asks:
+                self._caller.ask(ask)
+                await asyncio.sleep(0)  # to read a prompt takes time, and others are to be served meanwhile
+            first = await self._chunk()
+            if not streamed:
+                await JSONResponse(self._shape.whole(await self._all(first)))(scope, receive, send)
+                return
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            await self._stream(first, send)
+        except ApiError as error:
+            await _send_events((error.body(),), send)
+        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+    async def _chunk(self) -> Chunk:
+        chunk = await self._caller.chunk()
+        if chunk.finish != Finish.RUNNING and Finish(chunk.finish) not in FINISH_REASONS:
+            raise self._explain(chunk)
+        return chunk
+
+    async def _all(self, first: Chunk) -> list[Chunk]:
+        chunks = [first, *[await self._chunk() for _ in self._asks[1:]]]
+        return sorted(chunks, key=lambda chunk: chunk.request)
+
+    async def _stream(self, first: Chunk, send: Send) -> None:
+        for ask in self._asks:
+            await _send_events(self._shape.opening(ask.request), send)
+        ended: list[Chunk] = []
+        chunk = first
+        while True:
+            await _send_events(self._shape.news(chunk), send)
+            if chunk.finish != Finish.RUNNING:
+                ended.append(chunk)
+            if len(ended) == len(self._asks):
+                break
+            chunk = await self._chunk()
+        await _send_events(self._shape.closing(ended), send)
+
+
+async def _send_events(contents: Iterable[dict[str, Any]], send: Send) -> None:
+    events = b"".join(map(event, contents))
+    if events:
+        await send({"type": "http.response.body", "body": events, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

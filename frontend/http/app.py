@@ -1,0 +1,162 @@
+"""The routes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from frontend.callers import Callers
+from frontend.config import ServeConfig
+from frontend.core import SHUTTING_DOWN, FrontendCore
+from frontend.http.answer import Answer
+from frontend.http.body import read_object
+from frontend.http.errors import RETRY_AFTER, ApiError, unavailable
+from frontend.http.guard import KeyGuard
+from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
+from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
+from protocol.awake_clock import AwakeClock
+from protocol.messages import Chunk, Finish
+
+MOST_CALLS = 4096
+"""Requests that are answered at the same time; more are told to come back."""
+
+
+class Api:
+    """Answers of the endpoints, each about the state of the core at this moment."""
+
+    def __init__(self, core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig) -> None:
+        """Answer for `core`; `clock` shows the time of the process's last turn."""
+        self._core = core
+        self._callers = callers
+        self._clock = clock
+        self._most_bytes = int(config.max_body_mib * 2**20)
+        self._started = int(datetime.now(UTC).timestamp())
+
+    async def complete(
+        self,
+        request: Request,
+        kind: type[CompletionParameters | ChatParameters],
+        choices: CompletionChoices | ChatChoices,
+    ) -> Response:
+        """Answer a POST to either endpoint."""
+        self._check_open()
+        asked = parameters(kind, await read_object(request, self._most_bytes))
+        name = self._check_open()  # bodies take their time
+        if asked.model is not None:
+            self._check_model(asked.model, "model")
+        asks, shape = asked.generates(), Shape(choices, name, asked.include_usage)
+        return Answer(self._callers.join(), asks, shape, self._explain)  # which leaves again, whatever happens
+
+    async def models(self) -> Response:
+        """List the one model."""
+        return JSONResponse({"object": "list", "data": [self._model(self._check_open())]})
+
+    async def model(self, model: str) -> Response:
+        """Describe a model."""
+        self._check_open()
+        self._check_model(model, None)
+        return JSONResponse(self._model(model))
+
+    async def health(self) -> Response:
+        """Say whether all processes are well, and what is wrong if they are not."""
+        trouble = SHUTTING_DOWN if self._core.draining else self._core.trouble(self._clock.now)
+        if trouble:
+            return JSONResponse({"status": "unavailable", "reason": trouble}, 503, RETRY_AFTER)
+        return JSONResponse({"status": "ok"})
+
+    async def version(self) -> Response:
+        """Say which version this is."""
+        return JSONResponse({"version": _version()})
+
+    def _check_open(self) -> str:
+        """Return the served model's name; raises `ApiError` if no request can be taken now."""
+        served = self._core.served
+        if self._core.draining:
+            raise unavailable(f"{SHUTTING_DOWN} and takes no new requests")
+        if served is None:
+            raise unavailable("the server is starting: no scheduler is attached yet")
+        if len(self._callers) >= MOST_CALLS:
+            raise unavailable(f"the server is overloaded: {MOST_CALLS} requests are being answered")
+        return served.model
+
+    def _check_model(self, model: str, param: str | None) -> None:
+        assert self._core.served is not None
+        if model != self._core.served.model:
+            raise ApiError(
+                404,
+                f"there is no model {model!r} here; this server serves {self._core.served.model!r}",
+                param=param,
+                code="model_not_found",
+            )
+
+    def _model(self, name: str) -> dict[str, Any]:
+        assert self._core.served is not None
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "stepahead",
+            "max_model_len": self._core.served.max_model_len,
+        }
+
+    def _explain(self, chunk: Chunk) -> ApiError:
+        if chunk.finish == Finish.REFUSED and not self._core.draining:
+            return ApiError(400, chunk.error)
+        text = chunk.error or f"the request ended early: {Finish(chunk.finish).name.lower()}"
+        # Where a process is missing, another try may succeed; else it is this request that can't be computed.
+        if self._core.draining or self._core.trouble(self._clock.now):
+            return unavailable(text)
+        return ApiError(500, text)
+
+
+def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig) -> FastAPI:
+    """Return the application: OpenAI's endpoints, and /health and /version."""
+    api = Api(core, callers, clock, config)
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+
+    @app.post("/v1/completions", response_model=None)
+    async def completions(request: Request) -> Response:
+        return await api.complete(request, CompletionParameters, CompletionChoices())
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat_completions(request: Request) -> Response:
+        return await api.complete(request, ChatParameters, ChatChoices())
+
+    app.get("/v1/models", response_model=None)(api.models)
+    app.get("/v1/models/{model:path}", response_model=None)(api.model)
+    app.get("/health", response_model=None)(api.health)
+    app.get("/version", response_model=None)(api.version)
+
+    @app.exception_handler(ApiError)
+    async def refused(request: Request, error: ApiError) -> Response:
+        return error.response()
+
+    @app.exception_handler(HTTPException)
+    async def no_such_route(request: Request, error: HTTPException) -> Response:
+        text = f"{request.method} {request.url.path}: {error.detail.lower()}"
+        return ApiError(error.status_code, text, headers=error.headers).response()
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=400)  # to nobody
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        return ApiError(500, "the server failed at this request").response()
+
+    if config.api_key is not None:
+        app.add_middleware(KeyGuard, key=config.api_key)
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("stepahead")
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        return "0.1.0"

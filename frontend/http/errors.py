@@ -1,0 +1,44 @@
+"""Errors as OpenAI's API shapes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+RETRY_AFTER = {"retry-after": "1"}
+
+
+class ApiError(Exception):
+    """A request that is answered by an error; the text is for its user."""
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Say what is wrong; `param` names the parameter that is, `code` is one of OpenAI's where it has one."""
+        super().__init__(text)
+        self.status = status
+        self.param = param
+        self.code = code
+        self._headers = headers
+
+    def body(self) -> dict[str, Any]:
+        """Return the error as JSON, in an answer or in a stream."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        """Return the answer."""
+        return JSONResponse(self.body(), self.status, self._headers)
+
+
+def unavailable(text: str) -> ApiError:
+    """Return the error for a request that another server, or this one a little later, may serve."""
+    return ApiError(503, text, code="unavailable", headers=RETRY_AFTER)

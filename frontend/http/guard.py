@@ -1,0 +1,35 @@
+"""Who may ask."""
+
+from __future__ import annotations
+
+import secrets
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from frontend.http.errors import ApiError
+
+OPEN_PATHS = ("/health",)
+
+
+class KeyGuard:
+    """Lets only requests through that bring the key, but for `OPEN_PATHS`: who watches a server needs no key."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        """Guard `app`."""
+        self._app = app
+        self._expected = f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it by 401."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not secrets.compare_digest(given, self._expected):
+                error = ApiError(
+                    401,
+                    "the API key is missing or wrong; send it as Authorization: Bearer KEY",
+                    code="invalid_api_key",
+                    headers={"www-authenticate": "Bearer"},
+                )
+                await error.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

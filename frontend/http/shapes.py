@@ -1,0 +1,113 @@
+"""What is answered: the JSON of both endpoints, whole and in chunks."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from protocol.messages import Chunk, Finish
+
+FINISH_REASONS = {Finish.STOP: "stop", Finish.LENGTH: "length"}
+"""Every other end is an error here."""
+
+
+class CompletionChoices:
+    """Choices of /v1/completions."""
+
+    prefix: ClassVar = "cmpl-"
+    whole_object: ClassVar = "text_completion"
+    chunk_object: ClassVar = "text_completion"
+
+    def whole(self, index: int, text: str, reason: str) -> dict[str, Any]:
+        """Return a complete choice."""
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+
+    def opening(self, index: int) -> Iterable[dict[str, Any]]:
+        """Return what a choice of a stream begins with."""
+        return ()
+
+    def news(self, index: int, text: str, reason: str | None) -> Iterable[dict[str, Any]]:
+        """Return what a choice of a stream goes on with."""
+        return ({"index": index, "text": text, "logprobs": None, "finish_reason": reason},)
+
+
+class ChatChoices:
+    """Choices of /v1/chat/completions."""
+
+    prefix: ClassVar = "chatcmpl-"
+    whole_object: ClassVar = "chat.completion"
+    chunk_object: ClassVar = "chat.completion.chunk"
+
+    def whole(self, index: int, text: str, reason: str) -> dict[str, Any]:
+        """Return a complete choice."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+
+    def opening(self, index: int) -> Iterable[dict[str, Any]]:
+        """Return what a choice of a stream begins with."""
+        return (self._delta(index, {"role": "assistant", "content": ""}),)
+
+    def news(self, index: int, text: str, reason: str | None) -> Iterable[dict[str, Any]]:
+        """Return what a choice of a stream goes on with: text, then an end without any."""
+        if text:
+            yield self._delta(index, {"content": text})
+        if reason is not None:
+            yield self._delta(index, {}, reason)
+
+    def _delta(self, index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One answer's frame: the same id and time in all that is said of it. `created` is in seconds since 1970."""
+
+    choices: CompletionChoices | ChatChoices
+    model: str
+    include_usage: bool
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
+
+    def whole(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
+        """Return the answer in one piece; `chunks` are the last of each choice, which have all of its text."""
+        choices = [
+            self.choices.whole(chunk.request, chunk.text, FINISH_REASONS[Finish(chunk.finish)]) for chunk in chunks
+        ]
+        return self._frame(self.choices.whole_object, choices) | {"usage": usage(chunks)}
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        """Return the chunks that a choice begins with."""
+        return [self._chunk([choice]) for choice in self.choices.opening(index)]
+
+    def news(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """Return the chunks that tell of the core's; none if no text has become certain."""
+        reason = FINISH_REASONS.get(Finish(chunk.finish))
+        if not chunk.text and reason is None:
+            return []
+        return [self._chunk([choice]) for choice in self.choices.news(chunk.request, chunk.text, reason)]
+
+    def closing(self, chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
+        """Return what follows the last choice's end: the token counts, if they were asked for."""
+        return [self._chunk([]) | {"usage": usage(chunks)}] if self.include_usage else []
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        frame = self._frame(self.choices.chunk_object, choices)
+        return frame | {"usage": None} if self.include_usage else frame
+
+    def _frame(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.choices.prefix + self.token,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def usage(chunks: Sequence[Chunk]) -> dict[str, int]:
+    """Return the token counts of all choices together; an end token counts."""
+    prompt, output = sum(chunk.prompt_tokens for chunk in chunks), sum(chunk.output_tokens for chunk in chunks)
+    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}

@@ -1,0 +1,106 @@
+"""Drives the HTTP API in tests: requests reach the application without a socket, a script answers for the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import httpx
+
+from frontend.callers import Callers
+from frontend.config import ServeConfig
+from frontend.http.app import make_app
+from frontend.model_text import ModelText
+from protocol.awake_clock import AwakeClock
+from protocol.messages import Abort, Finish, Submit
+from tests.frontend_driver import Driver
+from tests.word_tokenizer import EOS
+
+Script = Callable[[Submit], Sequence[int]]
+"""All tokens that a request would get, the end token last if it comes to that."""
+
+
+class HttpDriver:
+    """A core behind the application. Tokens come one by one; `submitted` and `aborted` have what was asked for.
+
+    `fails` ends each request with that error as soon as it has had `fails_after` tokens.
+    """
+
+    def __init__(self, text: ModelText, script: Script, *, fails: str = "", fails_after: int = 0, **facts: Any) -> None:
+        config = facts.pop("config", ServeConfig())
+        self.it = Driver(text, **facts)
+        self.script = script
+        self.fails, self.fails_after = fails, fails_after
+        self.submitted: list[Submit] = []
+        self.aborted: list[int] = []
+        self._running: dict[int, tuple[Submit, list[int], int]] = {}
+        clock = AwakeClock(1.0, lambda: self.it.now)
+        self.callers = Callers(self.it.core, clock, self._later)
+        transport = httpx.ASGITransport(make_app(self.it.core, self.callers, clock, config))
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
+
+    async def post(self, path: str, **body: Any) -> httpx.Response:
+        """Ask an endpoint."""
+        return await self.client.post(f"/v1/{path}", json=body)
+
+    async def events(self, path: str, **body: Any) -> list[dict[str, Any]]:
+        """Ask for a stream and return what its events hold; it must end as OpenAI's do."""
+        answer = await self.post(path, stream=True, **body)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *events, done, nothing = answer.text.split("\n\n")
+        assert (done, nothing) == ("data: [DONE]", "")
+        assert all(event.startswith("data: ") for event in events)
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+    async def idle(self) -> None:
+        """Let everything be said that waits to be."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    def check(self) -> None:
+        """Assert that nothing is left of all requests."""
+        assert not self.callers
+        assert not self.it.core.peers
+        assert not self._running
+        self.it.core.check()
+
+    def _later(self) -> None:
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        for message in self.it.said_to_scheduler():
+            if isinstance(message, Submit):
+                self.submitted.append(message)
+                tokens = list(self.script(message))[: message.max_tokens]
+                end = next((at for at, token in enumerate(tokens, 1) if token in _ends(message)), len(tokens))
+                self._running[message.request] = (message, tokens[:end], 0)
+            elif isinstance(message, Abort):
+                self.aborted += message.request.tolist()
+                for request in message.request.tolist():
+                    self._running.pop(request, None)
+        for submit, tokens, at in list(self._running.values()):
+            self._step(submit, tokens, at)
+        for identity in list(self.it.core.speak_to):
+            del self.it.core.speak_to[identity]
+            assert self.callers.tell(identity)
+        if self._running:
+            self._later()
+
+    def _step(self, submit: Submit, tokens: list[int], at: int) -> None:
+        if self.fails and at == self.fails_after:
+            del self._running[submit.request]
+            self.it.tokens(submit, at, [], Finish.ERROR, error=self.fails)
+        elif at + 1 < len(tokens):
+            self._running[submit.request] = (submit, tokens, at + 1)
+            self.it.tokens(submit, at, tokens[at : at + 1])
+        else:
+            del self._running[submit.request]
+            finish = Finish.STOP if tokens[-1] in _ends(submit) else Finish.LENGTH
+            self.it.tokens(submit, at, tokens[at:], finish)
+
+
+def _ends(submit: Submit) -> set[int]:
+    return {*submit.stop_token_ids.tolist(), *(() if submit.ignore_eos else (EOS,))}

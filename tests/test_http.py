@@ -1,0 +1,516 @@
+"""The HTTP API: what is answered has OpenAI's shapes, and whatever is wrong is said before anything is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from frontend.chat import ChatTemplate
+from frontend.config import ServeConfig
+from frontend.http.body import DEEPEST
+from frontend.http.parameters import MOST_PROMPTS
+from frontend.http.unsupported import NEUTRAL
+from frontend.model_text import ModelText
+from protocol.messages import Submit
+from tests.http_driver import HttpDriver
+from tests.tiny_tokenizers import byte_level_tokenizer
+from tests.word_tokenizer import EOS, word, word_text
+
+WORDS = ("Ġone", "Ġtwo", "ĠSTOP", "Ġthree")
+ONE, TWO, STOP, THREE = (word(i) for i in range(len(WORDS)))
+USER = {"role": "user", "content": "hello"}
+VOCABULARY = 300
+CONTEXT = 64
+BOTH = pytest.mark.parametrize("path", ["completions", "chat/completions"])
+MODES = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def ends_by_itself(submit: Submit) -> list[int]:
+    return [ONE, TWO, EOS]
+
+
+def goes_on(submit: Submit) -> list[int]:
+    return [ONE, TWO, STOP, THREE] * CONTEXT
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[..., HttpDriver]]:
+    """Make drivers; nothing of a request may be left in them at the end."""
+    drivers: list[HttpDriver] = []
+
+    def make(script: Callable[[Submit], list[int]] = ends_by_itself, **settings: Any) -> HttpDriver:
+        text = settings.pop("text", None) or word_text(*WORDS)
+        settings = {"vocab_size": VOCABULARY, "max_model_len": CONTEXT} | settings
+        drivers.append(HttpDriver(text, script, **settings))
+        return drivers[-1]
+
+    yield make
+    for driver in drivers:
+        driver.check()
+        await driver.client.aclose()
+
+
+Serve = Callable[..., HttpDriver]
+
+
+def asked(path: str, **more: Any) -> dict[str, Any]:
+    """A request that either endpoint serves, as changed by `more`."""
+    return ({"prompt": "hello"} if path == "completions" else {"messages": [USER]}) | more
+
+
+def text_of(path: str, choice: dict[str, Any]) -> str:
+    if path == "completions":
+        return str(choice["text"])
+    return str((choice.get("message") or choice["delta"]).get("content") or "")
+
+
+def error_of(answer: Any, status: int) -> dict[str, Any]:
+    """The error of an answer, which must have OpenAI's shape."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert body.keys() == {"error"}
+    assert body["error"].keys() == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    return dict(body["error"])
+
+
+# ---------------------------------------------------------------- answers
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("script", "more", "text", "reason"),
+    [
+        (ends_by_itself, {"max_tokens": 9}, " one two", "stop"),
+        (goes_on, {"max_tokens": 9, "stop": [" STOP"]}, " one two", "stop"),
+        (goes_on, {"max_tokens": 9, "stop_token_ids": [STOP]}, " one two", "stop"),
+        (goes_on, {"max_tokens": 2}, " one two", "length"),
+        (goes_on, {"max_tokens": 100_000}, None, "length"),
+        (ends_by_itself, {"max_tokens": 3, "ignore_eos": True}, " one two", "length"),
+        (goes_on, {"max_tokens": 9, "stop": "STOP", "include_stop_str_in_output": True}, " one two STOP", "stop"),
+    ],
+    ids=["end token", "stop string", "stop token", "max_tokens", "context", "ignored end token", "stop string kept"],
+)
+async def test_both_modes_give_the_same_text_and_one_reason_to_end(
+    serve: Serve, path: str, script: Callable[[Submit], list[int]], more: dict[str, Any], text: str | None, reason: str
+) -> None:
+    it = serve(script)
+    whole = (await it.post(path, **asked(path, **more))).json()
+    events = await it.events(path, **asked(path, **more))
+    (choice,) = whole["choices"]
+    assert choice["finish_reason"] == reason
+    if text is None:
+        assert whole["usage"]["total_tokens"] == CONTEXT
+    else:
+        assert text_of(path, choice) == text
+    assert "".join(text_of(path, event["choices"][0]) for event in events) == text_of(path, choice)
+    reasons = [event["choices"][0]["finish_reason"] for event in events]
+    assert reasons == [None] * (len(events) - 1) + [reason]
+    assert all(event["choices"][0]["index"] == choice["index"] == 0 for event in events)
+
+
+async def test_a_completion_has_openais_shape(serve: Serve) -> None:
+    whole = (await serve().post("completions", prompt="hello")).json()
+    assert whole.keys() == {"id", "object", "created", "model", "choices", "usage"}
+    assert whole["id"].startswith("cmpl-")
+    assert (whole["object"], whole["model"]) == ("text_completion", "words")
+    assert whole["choices"] == [{"index": 0, "text": " one two", "logprobs": None, "finish_reason": "stop"}]
+    assert whole["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+
+
+async def test_a_chat_has_openais_shape(serve: Serve) -> None:
+    it = serve()
+    whole = (await it.post("chat/completions", messages=[USER])).json()
+    assert whole["id"].startswith("chatcmpl-")
+    assert whole["object"] == "chat.completion"
+    (choice,) = whole["choices"]
+    assert choice["message"] == {"role": "assistant", "content": " one two", "refusal": None}
+    events = await it.events("chat/completions", messages=[USER])
+    assert all(event["object"] == "chat.completion.chunk" for event in events)
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": " one"}, {"content": " two"}, {}]
+
+
+@BOTH
+async def test_one_stream_has_one_id_and_one_time_in_whole_seconds(serve: Serve, path: str) -> None:
+    it = serve()
+    first, second = [await it.events(path, **asked(path)) for _ in range(2)]
+    for events in (first, second):
+        assert len({(event["id"], event["created"], event["model"]) for event in events}) == 1
+    assert first[0]["id"] != second[0]["id"]
+    created = first[0]["created"]
+    assert type(created) is int
+    assert abs(created - datetime.now(UTC).timestamp()) <= 2
+
+
+@BOTH
+async def test_a_stream_has_token_counts_only_if_asked_once_and_last(serve: Serve, path: str) -> None:
+    it = serve()
+    counts = (await it.post(path, **asked(path))).json()["usage"]
+    options: dict[str, Any]
+    for options in ({}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
+        events = await it.events(path, **asked(path, **options))
+        assert all(event["choices"] and "usage" not in event for event in events)
+    *events, last = await it.events(path, **asked(path, stream_options={"include_usage": True}))
+    assert all(event["choices"] and event["usage"] is None for event in events)
+    assert (last["choices"], last["usage"]) == ([], counts)
+
+
+@MODES
+async def test_each_of_many_prompts_is_a_choice_in_its_place(serve: Serve, stream: bool) -> None:
+    it = serve(lambda submit: [ONE] * (submit.prompt[0] + 1) + [EOS])
+    body = {"prompt": [[2], [0], [1]], "max_tokens": 9}
+    if stream:
+        texts = {0: "", 1: "", 2: ""}
+        for event in await it.events("completions", **body):
+            (choice,) = event["choices"]
+            texts[choice["index"]] += choice["text"]
+        assert texts == {0: " one one one", 1: " one", 2: " one one"}
+    else:
+        whole = (await it.post("completions", **body)).json()
+        assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+        assert [choice["text"] for choice in whole["choices"]] == [" one one one", " one", " one one"]
+        assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+
+
+# ---------------------------------------------------------------- what reaches the scheduler
+
+
+async def test_settings_reach_the_scheduler_and_null_is_its_choice(serve: Serve) -> None:
+    it = serve()
+    given = {
+        "temperature": 1, "top_k": 5, "top_p": 0.5, "min_p": 0.25, "seed": -1, "stop_token_ids": [7], "max_tokens": 3,
+    }  # fmt: skip
+    await it.post("completions", prompt="hello", **given)
+    await it.post("completions", prompt="hello", **dict.fromkeys(given))
+    await it.post("completions", prompt="hello", top_k=-1)
+    set_, unset, off = it.submitted
+    assert off.top_k == 0
+    assert (set_.temperature, set_.top_k, set_.top_p, set_.min_p) == (1.0, 5, 0.5, 0.25)
+    assert (set_.seed, set_.stop_token_ids.tolist(), set_.max_tokens) == (2**64 - 1, [7], 3)
+    assert (unset.temperature, unset.top_k, unset.top_p, unset.min_p) == (1.0, 0, 1.0, 0.0)
+    assert (unset.stop_token_ids.tolist(), unset.max_tokens) == ([], 16)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("more", "limit"),
+    [
+        ({"max_tokens": 1}, 1),
+        ({"max_tokens": 2}, 2),
+        ({"max_tokens": 3}, 3),
+        ({"max_completion_tokens": 3}, 3),
+        ({"max_completion_tokens": 3, "max_tokens": 5}, 3),
+        ({"max_completion_tokens": None, "max_tokens": 5}, 5),
+    ],
+)
+async def test_exactly_as_many_tokens_come_as_were_asked_for(
+    serve: Serve, path: str, more: dict[str, Any], limit: int
+) -> None:
+    answer = (await serve(goes_on).post(path, **asked(path, **more))).json()
+    assert answer["usage"]["completion_tokens"] == limit
+
+
+async def test_without_a_limit_a_completion_has_16_tokens_and_a_chat_the_context(serve: Serve) -> None:
+    it = serve(goes_on)
+    assert (await it.post("completions", prompt="a")).json()["usage"]["completion_tokens"] == 16
+    assert (await it.post("chat/completions", messages=[USER])).json()["usage"]["total_tokens"] == CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("content", "rendered"),
+    [
+        ({"content": None}, ""),
+        ({}, ""),
+        ({"content": "hi"}, "hi"),
+        ({"content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}, "h\ni"),
+    ],
+    ids=["null", "missing", "text", "parts"],
+)
+async def test_content_of_every_form_is_rendered_and_nothing_is_no_none(
+    serve: Serve, content: dict[str, Any], rendered: str
+) -> None:
+    it = serve()
+    await it.post("chat/completions", messages=[USER, {"role": "assistant", **content}])
+    (submit,) = it.submitted
+    assert submit.prompt.tolist() == word_text(*WORDS).tokenizer.encode(f"user: hello\nassistant: {rendered}\n")
+
+
+@BOTH
+async def test_bos_comes_once(serve: Serve, path: str) -> None:
+    template = ChatTemplate("<s>{{ messages[0].content }}", {"bos_token": "<s>"})
+    it = serve(text=ModelText(byte_level_tokenizer(), template), vocab_size=400)
+    await it.post(path, **asked(path))
+    assert it.submitted[0].prompt.tolist().count(0) == 1
+    assert it.submitted[0].prompt[0] == 0
+
+
+async def test_without_a_chat_template_completions_work_and_chats_are_refused_in_words(serve: Serve) -> None:
+    it = serve(text=word_text(*WORDS, template=None))
+    assert (await it.post("completions", prompt="a")).status_code == 200
+    assert "chat template" in error_of(await it.post("chat/completions", messages=[USER]), 400)["message"]
+
+
+@BOTH
+async def test_fields_that_nobody_knows_and_the_user_are_passed_over(serve: Serve, path: str) -> None:
+    body = asked(path, colour="blue", user="me", metadata={"a": [1]}, store=False, model=None)
+    assert (await serve().post(path, **body)).status_code == 200
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+WRONG_EVERYWHERE: dict[str, list[Any]] = {
+    "max_tokens": [0, -1, -2, 1.5, 5.0, "5", True, [], 2**31, 2**63],
+    "max_completion_tokens": [0, -1, "3", 2**31],
+    "temperature": [-1, -0.1, 1e300, "1", True, [1]],
+    "top_p": [-0.1, 1.5, "0.5", False],
+    "top_k": [-2, 1.5, "5", True, 2**31],
+    "min_p": [-0.1, 2, "0"],
+    "seed": [2**63, 2**64, -(2**63) - 1, 1.5, "7", True],
+    "stop": ["", [""], ["a", ""], 5, [5], {"a": 1}, ["a"] * 65, [["a"]]],
+    "stop_token_ids": [[-1], ["5"], [True], [2**32], 5, [1] * 257, [1.0]],
+    "ignore_eos": [1, "true", []],
+    "stream": [1, "true", "yes"],
+    "stream_options": ["yes", {"include_usage": 1}, {"include_usage": "true"}, {"continuous_usage_stats": True}],
+    "model": [5, ["words"], True],
+    "n": [0, 2, 10**6, True, "1", 1.5],
+    "logprobs": [True, 0, 5],
+    "tools": [[{"type": "function", "function": {"name": "f"}}]],
+    "response_format": [{"type": "json_object"}, "text"],
+    "logit_bias": [{"60000": 5}, {"-1": 5}, {"abc": 1}],
+    "presence_penalty": [2, -0.5, True],
+    "repetition_penalty": [1.3, 0],
+    "echo": [True, 0],
+}
+WRONG_PROMPTS: list[Any] = [
+    "", [""], [], [[]], ["a", ""], [[1], []], None, 5, 1.5, True, {}, [1, "a"], ["a", [1]], [[1], "a"], [None], [1.5],
+    [[1.5]], [True], [[True]], [["a"]], [-1], [[-1]], [2**62], [[2**32]], [VOCABULARY], [[1], [VOCABULARY]],
+    ["a"] * (MOST_PROMPTS + 1), ["a"] * 100_000, "a" * CONTEXT, "a" * 33 * CONTEXT, [1] * CONTEXT,
+]  # fmt: skip
+WRONG_MESSAGES: list[Any] = [
+    [], None, "hello", {}, [5], ["hello"], [[]], [{}], [{"role": "nobody", "content": "a"}], [{"content": "a"}],
+    [{"role": "user", "content": 5}], [{"role": "user", "content": True}], [{"role": "user", "content": {"a": 1}}],
+    [{"role": "user", "content": ["a"]}], [{"role": "user", "content": [{"type": "image_url"}]}],
+    [{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": [{"type": "text", "text": None}]}],
+    [{"role": "user", "content": "a" * CONTEXT}], [USER] * 5000,
+]  # fmt: skip
+WRONG = [
+    *[(path, name, value) for path in ("completions", "chat/completions") for name, values in WRONG_EVERYWHERE.items()
+      for value in values],
+    *[("completions", "prompt", value) for value in WRONG_PROMPTS],
+    *[("chat/completions", "messages", value) for value in WRONG_MESSAGES],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "name", "value"), WRONG, ids=lambda value: f"{value}"[:40])
+async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parameter(
+    serve: Serve, path: str, name: str, value: Any
+) -> None:
+    it = serve(goes_on)
+    for stream in (False, True):
+        body = asked(path, stream=stream, max_tokens=50) | {name: value}
+        if name == "stream_options":
+            body["stream"] = True
+        error = error_of(await it.post(path, **body), 400)
+        assert error["type"] == "invalid_request_error"
+        assert error["param"] in (name, None)
+        assert name not in WRONG_EVERYWHERE or error["param"] == name
+    await it.idle()
+    assert it.aborted == [submit.request for submit in it.submitted]
+    assert (await it.post(path, **asked(path))).status_code == 200
+
+
+@pytest.mark.parametrize("name", sorted(NEUTRAL))
+async def test_what_is_not_served_yet_is_400_by_name_and_its_neutral_values_are_200(serve: Serve, name: str) -> None:
+    it = serve()
+    for path in ("completions", "chat/completions"):
+        assert error_of(await it.post(path, **asked(path, **{name: "something"})), 400)["param"] == name
+        for neutral in (None, *NEUTRAL[name]):
+            assert (await it.post(path, **asked(path, **{name: neutral}))).status_code == 200
+
+
+async def test_options_of_a_stream_need_one(serve: Serve) -> None:
+    answer = await serve().post("completions", prompt="a", stream_options={"include_usage": True})
+    assert error_of(answer, 400)["param"] == "stream_options"
+
+
+@BOTH
+@MODES
+@pytest.mark.parametrize("where", ["prompt", "content", "stop", "model", "user", "key", "deep"])
+async def test_half_a_surrogate_pair_is_refused_anywhere_and_a_whole_one_is_a_character(
+    serve: Serve, path: str, stream: bool, where: str
+) -> None:
+    it = serve()
+
+    def body(text: str) -> str:
+        places: dict[str, dict[str, Any]] = {
+            "prompt": {"prompt": "X", "messages": [USER | {"name": "X"}]},
+            "content": {"messages": [USER | {"content": "X"}], "prompt": ["X"]},
+            "stop": {"stop": ["X"]},
+            "model": {"model": "words", "also": "X"},
+            "user": {"user": "X"},
+            "key": {"X": 1},
+            "deep": {"metadata": [{"a": ["X"]}]},
+        }
+        return json.dumps(asked(path, stream=stream) | places[where]).replace("X", text)
+
+    headers = {"content-type": "application/json"}
+    bad = await it.client.post(f"/v1/{path}", content=body("\\ud800"), headers=headers)
+    assert "surrogate" in error_of(bad, 400)["message"]
+    good = await it.client.post(f"/v1/{path}", content=body("\\ud83d\\ude42"), headers=headers)
+    assert good.status_code == 200, good.text
+    if where == "prompt" and path == "completions":
+        assert it.submitted[-1].prompt.tolist() == word_text(*WORDS).tokenizer.encode("🙂")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"{", "application/json"),
+        (b"", "application/json"),
+        (b"[]", "application/json"),
+        (b"null", "application/json"),
+        (b'"a"', "application/json"),
+        (b"5", "application/json"),
+        (b'{"a": 1} x', "application/json"),
+        (b"{'a': 1}", "application/json"),
+        (b'{"prompt": "a", "temperature": NaN}', "application/json"),
+        (b'{"prompt": "a", "other": Infinity}', "application/json"),
+        (b'{"prompt": "a", "other": -Infinity}', "application/json"),
+        (b'{"prompt": "a", "messages": [{"role": "user"}], "temperature": 1e999}', "application/json"),
+        (b'{"prompt": "a", "other": 9223372036854775808}', "application/json"),
+        (b'{"prompt": "a", "other": ' + b"9" * 5000 + b"}", "application/json"),
+        ('{"prompt": "é"}'.encode("latin-1"), "application/json"),
+        ('{"prompt": "a"}'.encode("utf-16"), "application/json"),
+        (b'\xef\xbb\xbf{"prompt": "a"}', "application/json"),
+        (b'{"prompt": "\x00"}', "application/json"),
+        (b"[" * 500 + b"]" * 500, "application/json"),
+        (b'{"prompt": "a", "other": ' + b"[" * 500 + b"]" * 500 + b"}", "application/json"),
+        (b'{"a":' * 500 + b"1" + b"}" * 500, "application/json"),
+        (b"[" * 100_000, "application/json"),
+        (b'{"prompt": "a"}', "text/plain"),
+        (b"prompt=a", "application/x-www-form-urlencoded"),
+        (b'{"prompt": "a"}', ""),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_a_body_that_is_no_plain_json_object_is_400(serve: Serve, path: str, body: bytes, kind: str) -> None:
+    it = serve()
+    answer = await it.client.post(f"/v1/{path}", content=body, headers={"content-type": kind} if kind else {})
+    error_of(answer, 400)
+    assert (await it.post(path, **asked(path))).status_code == 200
+
+
+async def test_a_content_type_may_name_its_charset_and_some_nesting_is_allowed(serve: Serve) -> None:
+    it = serve()
+    nested = b"[" * (DEEPEST - 1) + b"]" * (DEEPEST - 1)  # in the object
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    body = b'{"prompt": "a", "other": ' + nested + b"}"
+    assert (await it.client.post("/v1/completions", content=body, headers=headers)).status_code == 200
+
+
+async def test_a_body_over_the_limit_is_413_said_or_not(serve: Serve) -> None:
+    it = serve(config=ServeConfig(max_body_mib=0.001))
+    error_of(await it.post("completions", prompt="a" * 2000), 413)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100
+
+    headers = {"content-type": "application/json"}
+    error_of(await it.client.post("/v1/completions", content=pieces(), headers=headers), 413)
+
+
+async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_shape(serve: Serve) -> None:
+    it = serve()
+    error_of(await it.client.get("/v1/nothing"), 404)
+    error_of(await it.client.get("/"), 404)
+    error_of(await it.client.get("/docs"), 404)
+    error_of(await it.client.get("/v1/completions"), 405)
+    error_of(await it.client.post("/health"), 405)
+    for path in ("completions", "chat/completions"):
+        error = error_of(await it.post(path, **asked(path, model="gpt-4")), 404)
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert error_of(await it.client.get("/v1/models/gpt-4"), 404)["code"] == "model_not_found"
+
+
+async def test_with_a_key_only_those_who_bring_it_are_served_but_health_is_open(serve: Serve) -> None:
+    it = serve(config=ServeConfig(api_key="secret"))
+    for brought in (None, b"Bearer wrong", b"secret", "Bearer é".encode()):
+        raw = {} if brought is None else {b"authorization": brought}
+        for request in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/nothing")):
+            answer = await it.client.request(*request, headers=raw)
+            assert error_of(answer, 401)["code"] == "invalid_api_key"
+    answer = await it.client.get("/v1/models", headers={"authorization": "Bearer secret"})
+    assert answer.status_code == 200
+    assert (await it.client.get("/health")).status_code == 200
+
+
+# ---------------------------------------------------------------- errors on the way
+
+
+@BOTH
+async def test_an_error_in_a_stream_is_an_event_and_the_stream_ends_as_others_do(serve: Serve, path: str) -> None:
+    it = serve(goes_on, fails="the model's output was not a number (NaN)", fails_after=2)
+    *events, last = await it.events(path, **asked(path))
+    assert "".join(text_of(path, event["choices"][0]) for event in events) == " one two"
+    assert last["error"].keys() == {"message", "type", "param", "code"}
+    assert (last["error"]["message"], last["error"]["type"]) == (it.fails, "server_error")
+
+
+@BOTH
+@MODES
+async def test_an_error_before_the_first_token_has_a_status(serve: Serve, path: str, stream: bool) -> None:
+    it = serve(goes_on, fails="computing it failed", fails_after=0)
+    assert error_of(await it.post(path, **asked(path, stream=stream)), 500)["message"] == it.fails
+
+
+@MODES
+async def test_a_prompt_that_is_refused_takes_the_others_of_its_request_along(serve: Serve, stream: bool) -> None:
+    it = serve(goes_on)
+    error_of(await it.post("completions", prompt=[[1, 2], [3], [VOCABULARY]], max_tokens=60, stream=stream), 400)
+    await it.idle()
+    assert it.submitted
+    assert it.aborted == [submit.request for submit in it.submitted]
+
+
+@BOTH
+async def test_nothing_new_is_taken_when_it_shuts_down(serve: Serve, path: str) -> None:
+    it = serve()
+    it.it.core.draining = True
+    for answer in (await it.post(path, **asked(path)), await it.client.get("/v1/models")):
+        error_of(answer, 503)
+        assert int(answer.headers["retry-after"]) > 0
+    assert (await it.client.get("/health")).status_code == 503
+
+
+async def test_before_a_scheduler_is_there_everything_is_503(serve: Serve) -> None:
+    it = serve(attach=False)
+    error_of(await it.post("completions", prompt="a"), 503)
+    error_of(await it.client.get("/v1/models"), 503)
+    health = await it.client.get("/health")
+    assert health.status_code == 503
+    assert "scheduler 0 is not attached" in health.json()["reason"]
+
+
+async def test_more_requests_than_can_be_held_are_told_to_come_back(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.http.app.MOST_CALLS", 1)
+    it = serve(goes_on)
+    first, second = await asyncio.gather(*[it.post("completions", prompt="a") for _ in range(2)])
+    assert first.status_code == 200
+    assert "overloaded" in error_of(second, 503)["message"]
+    assert (await it.post("completions", prompt="a")).status_code == 200
+
+
+async def test_the_version_is_told(serve: Serve) -> None:
+    assert (await serve().client.get("/version")).json()["version"]
