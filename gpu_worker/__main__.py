@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from contextlib import ExitStack
-
-# libgomp's threads spin before they sleep; with more runnable threads than cores that starves everybody. It reads this
-# when torch is imported.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import zmq
 

@@ -1,4 +1,9 @@
-"""The CPU as a device: a thread for each stream, so that one batch computes while the next is queued behind it."""
+"""The CPU as a device: a thread for each stream, so that one batch computes while the next is queued behind it.
+
+torch computes with a team of OpenMP threads for each thread that calls it. With more threads in all teams than cores,
+idle teams included, libgomp puts each to sleep between any two operations instead of letting it wait awake, and waking
+takes longer than most operations of a decode step. So there must be one team: that of the compute stream.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,21 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 
 from gpu_worker.device import Event
+
+_T = TypeVar("_T")
+
+
+def compute_with(threads: int) -> None:
+    """Let torch use so many threads for what the calling thread asks of it; 1 is no team at all."""
+    torch.get_num_threads()  # else the thread's first operation would take the number of whoever set one last
+    torch.set_num_threads(threads)
 
 
 class CPUEvent:
@@ -47,9 +62,10 @@ class CPUEvent:
 class CPUStream:
     """One thread that runs what it is given, in order."""
 
-    def __init__(self, name: str, wake: Callable[[], None] | None = None) -> None:
-        """Start the thread; `wake` is called after each of the stream's events."""
+    def __init__(self, name: str, threads: int = 1, wake: Callable[[], None] | None = None) -> None:
+        """Start the thread, which computes with `threads`; `wake` is called after each of the stream's events."""
         self._wake = wake
+        self._threads = threads
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -75,6 +91,7 @@ class CPUStream:
         self._thread.join()
 
     def _run(self) -> None:
+        compute_with(self._threads)
         while (work := self._work.get()) is not None:
             work()
 
@@ -84,16 +101,30 @@ class CPUDevice:
 
     torch_device = torch.device("cpu")
 
-    def __init__(self) -> None:
-        """Start the streams."""
+    def __init__(self, threads: int | None = None) -> None:
+        """Start the streams; the computing one has `threads` threads, or as many as torch thinks right."""
+        threads = threads or torch.get_num_threads()  # before a stream sets its own, which others would begin with
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.copy_in = CPUStream("copy-in")
-        self.compute = CPUStream("compute")
-        self.copy_out = CPUStream("copy-out", self._wake)
+        self.compute = CPUStream("compute", threads)
+        self.copy_out = CPUStream("copy-out", wake=self._wake)
 
     def host_buffer(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Return zeroed memory."""
         return torch.zeros(size, dtype=dtype)
+
+    def prepare(self, work: Callable[[], _T]) -> _T:
+        """Do `work` on the computing thread, whose team it may use."""
+        done: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self.compute.run(run)
+        return done.result()
 
     def fileno(self) -> int:
         """Return the eventfd."""

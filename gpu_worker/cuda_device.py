@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 from gpu_worker.device import Event
+
+_T = TypeVar("_T")
 
 
 class CUDAEvent:
@@ -65,6 +68,12 @@ class CUDADevice:
         """Return zeroed pinned memory: only from there is a copy asynchronous."""
         return torch.zeros(size, dtype=dtype, pin_memory=True)
 
+    def prepare(self, work: Callable[[], _T]) -> _T:
+        """Do `work` on the default stream and wait for the GPU."""
+        result = work()
+        self.settle()
+        return result
+
     def fileno(self) -> None:
         """Return None: events must be asked."""
         return None
@@ -73,7 +82,7 @@ class CUDADevice:
         """Do nothing: there are none."""
 
     def settle(self) -> None:
-        """Wait for all that was launched on any stream: after loading, which uses the default one."""
+        """Wait for all that was launched on any stream, the default one included."""
         torch.cuda.synchronize(self.torch_device)
 
     def close(self) -> None:

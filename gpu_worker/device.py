@@ -12,9 +12,11 @@ work launches kernels and returns; on the CPU it is the computation, and a threa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
+
+_T = TypeVar("_T")
 
 
 class Event(Protocol):
@@ -62,6 +64,9 @@ class Device(Protocol):
     def host_buffer(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Return zeroed host memory, [size], that the copy streams can reach without a detour (pinned, on CUDA)."""
 
+    def prepare(self, work: Callable[[], _T]) -> _T:
+        """Do what comes before any step, such as loading; return or raise what it does once it is done."""
+
     def fileno(self) -> int | None:
         """Return a descriptor that is readable after an event of `copy_out` is done; None if events must be asked."""
 
@@ -69,7 +74,7 @@ class Device(Protocol):
         """Make the descriptor unreadable until the next event."""
 
     def settle(self) -> None:
-        """Wait for work that was submitted past the streams, as loading does: what it wrote, all of them see."""
+        """Wait for work that was submitted past the streams: what it wrote, all of them see."""
 
     def close(self) -> None:
         """Finish what was submitted and let go of everything."""

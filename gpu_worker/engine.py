@@ -49,11 +49,11 @@ class Engine:
 
     def pipeline(self, plans_in_flight: int) -> StepPipeline:
         """Return a new pipeline over the model; there must be no other with plans in flight."""
-        pipeline = StepPipeline(
-            self.device, self.runner, plans_in_flight, self.max_batch_tokens, self.slots, self.blocks
+        return self.device.prepare(
+            lambda: StepPipeline(
+                self.device, self.runner, plans_in_flight, self.max_batch_tokens, self.slots, self.blocks
+            )
         )
-        self.device.settle()  # its buffers were zeroed outside of the streams
-        return pipeline
 
     def opened(self, nonce: int, session: int) -> Opened:
         """Return what a scheduler is told when its session begins."""
@@ -86,10 +86,20 @@ def build_engine(
     """
     path = locate(config.model, need_weights=config.load_format != "dummy", revision=config.revision, tell=tell)
     model_config = describe(path)
+    device = _device(config)
+    return device.prepare(lambda: _build(path, model_config, config, device, tell, kv_fill, share))
+
+
+def _build(
+    path: Path,
+    model_config: ModelConfig | ForeignConfig,
+    config: EngineConfig,
+    device: Device,
+    tell: Callable[[str], None],
+    kv_fill: float | None,
+    share: Callable[[float, str], None],
+) -> Engine:
     max_model_len = _max_model_len(config, model_config)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    device = _device(config.device)
     quantised = path.is_file() and GGUFFile(path).quantised
     dtype = choose_dtype(config.dtype, model_config, device.torch_device, quantised=quantised)
     why = why_dtype(config.dtype, model_config, dtype, quantised=quantised)
@@ -103,11 +113,9 @@ def build_engine(
         cache = KVCache.allocate(shape, blocks + 1, config.block_size, dtype, device.torch_device, fill=kv_fill)
     except RuntimeError:
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
-    runner = ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size))
-    device.settle()
     return Engine(
         device=device,
-        runner=runner,
+        runner=ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size)),
         model_name=name,
         dtype=str(dtype).removeprefix("torch."),
         vocab_size=model_config.vocab_size,
@@ -150,11 +158,11 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _device(wanted: str) -> Device:
+def _device(config: EngineConfig) -> Device:
     there = torch.cuda.is_available()
-    if wanted == "cuda" and not there:
+    if config.device == "cuda" and not there:
         raise CheckpointError("--device cuda: torch sees no GPU (a CPU build of torch, or no driver)")
-    return CUDADevice() if there and wanted != "cpu" else CPUDevice()
+    return CUDADevice() if there and config.device != "cpu" else CPUDevice(config.threads)
 
 
 def _max_model_len(config: EngineConfig, model: ModelConfig | ForeignConfig) -> int:
