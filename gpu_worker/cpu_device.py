@@ -103,10 +103,10 @@ class CPUDevice:
 
     def __init__(self, threads: int | None = None) -> None:
         """Start the streams; the computing one has `threads` threads, or as many as torch thinks right."""
-        threads = threads or torch.get_num_threads()  # before a stream sets its own, which others would begin with
+        own = torch.get_num_threads()  # asked before the streams set theirs, which this thread would take for its own
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.copy_in = CPUStream("copy-in")
-        self.compute = CPUStream("compute", threads)
+        self.compute = CPUStream("compute", threads or own)
         self.copy_out = CPUStream("copy-out", wake=self._wake)
 
     def host_buffer(self, size: int, dtype: torch.dtype) -> torch.Tensor:
