@@ -6,7 +6,6 @@ Each child hangs on a pipe from this one, so that none outlives it, however it e
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import signal
 import sys
@@ -16,16 +15,16 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from checkpoint import CheckpointError, check_tokenizer, locate, served_name
-from client.answer_thread import AnswerThread
 from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free, listen, url_host
 from protocol.errors import ProtocolError
-from protocol.family import Family, StartError
 from protocol.options import option, parse_options, to_arguments
-from protocol.progress_lines import ProgressLines
 from protocol.stop_signal import StopSignal
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
+from stepahead.answer_thread import AnswerThread
+from stepahead.family import Family, StartError
+from stepahead.progress import Progress
 
 CUT_SECONDS = 3.0
 """How long after the end of the grace a frontend may take to cut off what still runs."""
@@ -63,31 +62,6 @@ class LaunchConfig:
     def needs_no_address(self) -> bool:
         """Whether nobody but this process will ask: then a server that runs already is in nobody's way."""
         return self.prompt is not None and self.zmq == DEFAULT_ADDRESS
-
-
-class Progress:
-    """Lines on standard error that say what a start is busy with."""
-
-    def __init__(self) -> None:
-        """Start the clock."""
-        self._started = time.monotonic()
-        self._lines = ProgressLines(sys.stderr)
-
-    def __call__(self, name: str, text: str) -> None:
-        """Say what `name` is doing."""
-        with contextlib.suppress(OSError):  # the terminal is gone
-            self._lines.say(name, self._line(name, text))
-
-    def share(self, name: str, done: float, text: str) -> None:
-        """Say how much of it `name` has done, from 0 to 1."""
-        self._lines.show(name, done, self._line(name, text))
-
-    def end(self) -> None:
-        """Leave the terminal to what is said next."""
-        self._lines.end()
-
-    def _line(self, name: str, text: str) -> str:
-        return f"[{time.monotonic() - self._started:6.1f} s] {name}: {text}"
 
 
 def start_all(
@@ -196,7 +170,7 @@ def where(address: str, serve: ServeConfig) -> str:
 def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) -> None:
     """Let what runs finish, then end the processes one after the other: workers, schedulers, frontends.
 
-    When told to stop once more, or when a child is gone, it returns as it is.
+    When told to stop once more it returns as it is. Raises `StartError` if a child is gone before.
     """
     stop.hush()
     frontend = family.children[-1]
@@ -204,8 +178,10 @@ def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) 
     deadline = time.monotonic() + serve.drain_timeout + CUT_SECONDS
     while not frontend.drained:
         left = deadline - time.monotonic()
-        if left <= 0 or stop.times > 1 or family.listen(left, tell) is not None:
+        if left <= 0 or stop.times > 1:
             return
+        if (gone := family.listen(left, tell)) is not None and stop.times < 2:
+            raise StartError(f"{gone.name} is gone before all was finished: {gone.how_it_ended()}")
     family.stop_in_order()
 
 
@@ -233,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         engine = find_model(engine, tell)
         run = PrivateDirectory(launch.run_dir)
     except (CheckpointError, ProtocolError) as error:
-        print(f"stepahead: {error}", file=sys.stderr)
+        tell.failed(str(error))
         return 2
     address = run.address("clients") if launch.needs_no_address else launch.zmq
     family = Family()
@@ -250,13 +226,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     watch(family, stop, tell)
                 drain(family, serve, stop, tell)
     except StartError as error:
-        tell.end()
-        print(f"stepahead: {error}", file=sys.stderr)
+        tell.failed(str(error))
         return error.code
     finally:
-        tell.end()
         family.stop()
         run.remove()
+        tell.end()
     interrupted = launch.prompt is not None and stop.is_set
     return 128 + signal.SIGINT if interrupted else 0
 

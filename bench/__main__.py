@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 
 from bench import scheduler, throughput
@@ -20,6 +21,7 @@ def main() -> int:
         one.add_argument("--json", action="store_true", help="print JSON")
         module.add_options(one)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started is ended on the way out
     report = BENCHMARKS[given.name].run(given)
     print(json.dumps(report, indent=2) if given.json else BENCHMARKS[given.name].text(report))
     return 0

@@ -72,8 +72,11 @@ class Served:
 
     def _busy_seconds(self) -> float:
         """Return how long the devices have computed, as the workers say."""
+        workers = list(Path(self._directory.path).glob("*/worker-*"))
+        if not workers:  # a long TMPDIR: the system had to make its sockets elsewhere
+            raise RuntimeError(f"{self._directory.path}: no worker's socket is there; set TMPDIR to a shorter path")
         with zmq.Context() as context:
-            return sum(_busy(context, f"ipc://{path}") for path in Path(self._directory.path).glob("*/worker-*"))
+            return sum(_busy(context, f"ipc://{path}") for path in workers)
 
     def close(self) -> None:
         """End all its processes."""

@@ -73,12 +73,13 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         ours = Served("stepahead", arguments)
         undo.callback(ours.close)
         if given.compare == "transformers":
-            report["modes"] = peer.best(workload)
+            report["modes"] = peer.best(_shortened(workload), workload)
         elif given.compare == "lockstep":
             other = Served("stepahead --lockstep", [*arguments, "--lockstep"])
             undo.callback(other.close)
         contestants: list[Contestant] = [ours] if other is None else [ours, other]
-        _warm_up(contestants, workload)
+        for contestant in contestants:
+            contestant.run(_shortened(workload))
         runs = _take_turns(contestants, workload, given.pairs)
     report["runs"] = {name: [_shown(one) for one in each] for name, each in runs.items()}
     if other is not None:
@@ -94,11 +95,9 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def _warm_up(contestants: list[Contestant], workload: Workload) -> None:
-    """Let each compute a little of everything once: first calls allocate, and compile what they compile."""
-    short = Workload(workload.prompts, tuple(min(length, WARM_UP_TOKENS) for length in workload.output_lengths))
-    for contestant in contestants:
-        contestant.run(short)
+def _shortened(workload: Workload) -> Workload:
+    """Return a little of everything, to warm up with: first calls allocate, and compile what they compile."""
+    return Workload(workload.prompts, tuple(min(length, WARM_UP_TOKENS) for length in workload.output_lengths))
 
 
 def _take_turns(contestants: list[Contestant], workload: Workload, pairs: int) -> dict[str, list[Run]]:

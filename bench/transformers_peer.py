@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -24,7 +23,7 @@ CONTINUOUS = "continuous batching"
 
 def mode_names(requests: int) -> list[str]:
     """Return the ways in which transformers can do so many requests."""
-    sizes = sorted({min(size, requests) for size in STATIC_BATCHES}, reverse=True)
+    sizes = sorted({requests, *(size for size in STATIC_BATCHES if size < requests)}, reverse=True)
     return [*(f"generate, batches of {size}" for size in sizes), CONTINUOUS]
 
 
@@ -42,10 +41,11 @@ class TransformersPeer:
         """The mode is part of it."""
         return f"transformers ({self.mode})"
 
-    def best(self, workload: Workload) -> dict[str, float]:
+    def best(self, warm_up: Workload, workload: Workload) -> dict[str, float]:
         """Run a workload in every mode, keep the fastest; return output tokens a second by mode."""
         found = {}
         for self.mode in mode_names(len(workload.prompts)):
+            self.run(warm_up)
             found[self.mode] = self.run(workload).tokens_per_second
         self.mode = max(found, key=lambda mode: found[mode])
         return found
@@ -63,10 +63,8 @@ class TransformersPeer:
         return Run(**json.loads(line))
 
     def close(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        """End it, whatever it is doing."""
+        self._process.terminate()
         self._process.wait()
 
 

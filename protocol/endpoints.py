@@ -1,6 +1,7 @@
 """Addresses: which are allowed, whether one is free, and the private directory for those inside a host.
 
-Everything stays on this host: TCP on loopback only, ipc:// sockets in a directory that only their owner may enter.
+Messages stay on this host: TCP on loopback only, ipc:// sockets in a directory that only their owner may enter. HTTP
+alone may be served to others, if its user names such an address.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -60,5 +61,6 @@ class ProgressLines:
         return " | ".join(self._busy.values())[: max(1, shutil.get_terminal_size().columns - 1)]
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        with contextlib.suppress(OSError):  # the terminal is gone: nobody is there to be told
+            self._stream.write(text)
+            self._stream.flush()

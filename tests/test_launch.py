@@ -366,6 +366,27 @@ def test_what_runs_may_finish_after_ctrl_c_unless_it_comes_again(
     assert "Traceback" not in run.said
 
 
+def test_a_child_that_dies_while_requests_finish_is_no_good_end(tmp_path: Path, default_model_path: Path) -> None:
+    port = free_port()
+    with (
+        launched(f"--zmq={_address(tmp_path)}", "--http", f"--port={port}", *SMALL) as run,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client,
+    ):
+        run.wait_for("serving")
+        children = run.children()
+        body = {"prompt": "1, 2, 3,", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            events = answer.iter_lines()
+            assert next(events).startswith("data: ")
+            run.process.send_signal(signal.SIGINT)
+            run.wait_for("draining: 1 request", 5.0)
+            children["gpu_worker"].kill()
+            assert run.end(END_SECONDS + 1) == 1
+        _all_gone(list(children.values()))
+    assert "worker is gone before all was finished: it was killed by signal 9" in run.said
+    assert "Traceback" not in run.said
+
+
 def test_two_servers_at_once_do_not_meet(tmp_path: Path, default_model_path: Path) -> None:
     first, second = f"ipc://{tmp_path / 'one'}", f"ipc://{tmp_path / 'two'}"
     with launched(f"--zmq={first}", *SMALL) as one, launched(f"--zmq={second}", "--lockstep", *SMALL) as two:

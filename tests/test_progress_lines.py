@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 
 import pytest
 
-from launch import Progress
-from protocol.family import Family
 from protocol.progress_lines import LOG_SECONDS, ProgressLines
+from stepahead.family import Family
+from stepahead.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -96,3 +97,14 @@ def test_the_launcher_shows_how_far_its_children_are(monkeypatch: pytest.MonkeyP
     drawn = terminal.getvalue()
     assert f"worker: half of it [{'#' * 12}{'.' * 12}]\x1b[K\r" in drawn
     assert f"worker: more of it [{'#' * 18}{'.' * 6}]\x1b[K\r\x1b[K" in drawn
+
+
+def test_a_terminal_that_is_gone_stops_nobody() -> None:
+    class Gone(Terminal):
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "input/output error")
+
+    lines = ProgressLines(Gone())
+    lines.say("worker", "loading")
+    lines.show("worker", 0.5, "half")
+    lines.end()

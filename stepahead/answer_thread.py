@@ -6,8 +6,7 @@ import os
 import sys
 import threading
 
-from client.client import Client
-from client.errors import StepaheadError
+from client import Client, StepaheadError
 from client.printing import print_stream
 
 
@@ -24,17 +23,20 @@ class AnswerThread(threading.Thread):
         self._prompt = prompt
         self._max_tokens = max_tokens
         self._done, self._end = os.pipe()
-        self.error: StepaheadError | None = None
+        self.error: StepaheadError | OSError | None = None
 
     def run(self) -> None:
         """Ask and print."""
         try:
             messages = [{"role": "user", "content": self._prompt}]
             print_stream(self._client.stream_chat(messages, temperature=0.0, max_tokens=self._max_tokens))
+        except BrokenPipeError:  # whoever read the answer has seen enough
+            _let_go_of_stdout()
+        except OSError as error:  # a full disk
+            _let_go_of_stdout()
+            self.error = error
         except StepaheadError as error:
             self.error = error
-        except BrokenPipeError:  # whoever read the answer has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         finally:
             self._client.close()
             os.write(self._end, b"!")
@@ -46,3 +48,8 @@ class AnswerThread(threading.Thread):
     def fileno(self) -> int:
         """Return the descriptor to select on."""
         return self._done
+
+
+def _let_go_of_stdout() -> None:
+    """Send what is still buffered nowhere: at exit Python would try to write it once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

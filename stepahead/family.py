@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from protocol.lifeline import DRAINED, FAILED, PROGRESS, READY, SHARE, ChildPipes
+from stepahead.progress import Progress
 
 GRACE_SECONDS = 2.5
 """Children that have not ended so long after SIGTERM are killed: with the seconds below, all is over within 5 s."""
@@ -21,16 +21,6 @@ ORDERLY_SECONDS = 2.5
 
 INSIST_SECONDS = 0.1
 """How often SIGTERM is repeated: at the second, a frontend no longer waits for what runs."""
-
-
-class Tell(Protocol):
-    """Takes what children say, each with its name."""
-
-    def __call__(self, name: str, text: str) -> None:
-        """Take a line."""
-
-    def share(self, name: str, done: float, text: str) -> None:
-        """Take how much of something is done, from 0 to 1."""
 
 
 class StartError(Exception):
@@ -93,7 +83,7 @@ class Family:
         self.children.append(child)
         self.selector.register(pipes.status, selectors.EVENT_READ, child)
 
-    def listen(self, seconds: float, tell: Tell) -> Child | None:
+    def listen(self, seconds: float, tell: Progress) -> Child | None:
         """Hear what children say for at most `seconds`, or until one is gone: that one is returned."""
         for key, _ in self.selector.select(seconds):
             if isinstance(key.data, Child) and not self._hear(key.data, tell):
@@ -101,7 +91,7 @@ class Family:
                 return key.data
         return None
 
-    def _hear(self, child: Child, tell: Tell) -> bool:
+    def _hear(self, child: Child, tell: Progress) -> bool:
         data = child.pipes.read_status()
         *lines, child.unread = (child.unread + data).split(b"\n")
         for line in lines:
