@@ -121,7 +121,7 @@ def text(report: dict[str, Any]) -> str:
         f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out"
     )
     for mode, speed in report.get("modes", {}).items():
-        lines.append(f"  tried: {mode}: {speed:.1f} tok/s")
+        lines.append(f"  tried: {mode}: {f'{speed:.1f} tok/s' if speed else 'fails'}")
     width = max(map(len, report["runs"]))
     for name, runs in report["runs"].items():
         speeds = [one["tokens_per_second"] for one in runs]

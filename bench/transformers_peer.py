@@ -1,7 +1,7 @@
 """transformers, in a process of its own: its static batches and its continuous batching, whichever is faster.
 
 `python -m bench.transformers_peer MODEL DTYPE DEVICE` loads a model and answers lines of JSON on standard input:
-{"mode", "prompts", "output_lengths"} with {"seconds", "output_tokens"}.
+{"mode", "prompts", "output_lengths"} with {"seconds", "output_tokens"}, or with {"error"}.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bench.workload import Workload
 
 STATIC_BATCHES = (32, 16, 8)
 CONTINUOUS = "continuous batching"
+ANSWER_SECONDS = 600
 
 
 def mode_names(requests: int) -> list[str]:
@@ -42,11 +43,15 @@ class TransformersPeer:
         return f"transformers ({self.mode})"
 
     def best(self, warm_up: Workload, workload: Workload) -> dict[str, float]:
-        """Run a workload in every mode, keep the fastest; return output tokens a second by mode."""
+        """Run a workload in every mode, keep the fastest; return output tokens a second by mode, 0 where it fails."""
         found = {}
         for self.mode in mode_names(len(workload.prompts)):
-            self.run(warm_up)
-            found[self.mode] = self.run(workload).tokens_per_second
+            try:
+                self.run(warm_up)
+                found[self.mode] = self.run(workload).tokens_per_second
+            except RuntimeError as error:
+                print(error, file=sys.stderr)
+                found[self.mode] = 0.0
         self.mode = max(found, key=lambda mode: found[mode])
         return found
 
@@ -60,7 +65,10 @@ class TransformersPeer:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self.name}: the process has ended, exit code {self._process.wait()}")
-        return Run(**json.loads(line))
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"{self.name}: {answer['error']}")
+        return Run(**answer)
 
     def close(self) -> None:
         """End it, whatever it is doing."""
@@ -118,14 +126,19 @@ def _continuous(model: Any, prompts: list[list[int]], lengths: list[int]) -> flo
     with model.continuous_batching_context_manager(
         generation_config=settings, continuous_batching_config=batching
     ) as manager:
-        for prompt, length in zip(prompts, lengths, strict=True):
-            manager.add_request(prompt, max_new_tokens=length)
-        left = len(prompts)
-        while left:
-            output = manager.get_result(timeout=600)
+        wanted = {
+            manager.add_request(prompt, max_new_tokens=length): length
+            for prompt, length in zip(prompts, lengths, strict=True)
+        }
+        while wanted:
+            output = manager.get_result(timeout=ANSWER_SECONDS)
             if output is None:
                 raise RuntimeError("continuous batching gave no answer")
-            left -= output.is_finished()
+            if output.is_finished() or output.error:
+                length = wanted.pop(output.request_id)
+                if len(output.generated_tokens) != length:
+                    made = f"{len(output.generated_tokens)} tokens came, {length} were asked for"
+                    raise RuntimeError(f"continuous batching: {made} {output.error or ''}")
         return time.perf_counter() - began
 
 
@@ -164,12 +177,17 @@ def main() -> None:
     for line in sys.stdin:
         ask = json.loads(line)
         prompts, lengths = ask["prompts"], ask["output_lengths"]
-        with torch.inference_mode():
+        answer: dict[str, Any]
+        try:
             if ask["mode"] == CONTINUOUS:
                 seconds = _continuous(model, prompts, lengths)
             else:
-                seconds = _static(model, prompts, lengths, int(ask["mode"].rpartition(" ")[2]))
-        print(json.dumps({"seconds": seconds, "output_tokens": sum(lengths)}), file=answers, flush=True)
+                with torch.inference_mode():
+                    seconds = _static(model, prompts, lengths, int(ask["mode"].rpartition(" ")[2]))
+            answer = {"seconds": seconds, "output_tokens": sum(lengths)}
+        except Exception as error:  # one way of several may not work with a model, a device or a version
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

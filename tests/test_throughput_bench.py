@@ -9,7 +9,7 @@ import torch
 
 from bench import throughput
 from bench.contestant import Run
-from bench.transformers_peer import CONTINUOUS, _static, mode_names
+from bench.transformers_peer import CONTINUOUS, TransformersPeer, _continuous, _static, mode_names
 from bench.workload import Workload, uniform_workload
 from tests.tiny_models import tiny_model
 
@@ -101,3 +101,21 @@ def test_a_model_that_cannot_be_served_is_said_in_words(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="holds neither config.json nor"):
         Served("ours", [f"--model={tmp_path}"])
+
+
+def test_its_continuous_batching_makes_what_was_asked_for() -> None:
+    assert _continuous(tiny_model("grouped queries").eval(), [[5] * 3, [6] * 9], [2, 11]) > 0
+
+
+def test_a_way_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = uniform_workload(4, (2, 2), (5, 5), 50, seed=0)
+    peer = object.__new__(TransformersPeer)
+
+    def run(self: TransformersPeer, workload: Workload) -> Run:
+        if self.mode == CONTINUOUS:
+            raise RuntimeError("not on this machine")
+        return Run(1.0, workload.output_tokens)
+
+    monkeypatch.setattr(TransformersPeer, "run", run)
+    assert peer.best(work, work) == {"generate, batches of 4": 20.0, CONTINUOUS: 0.0}
+    assert peer.mode == "generate, batches of 4"
