@@ -16,6 +16,7 @@ from checkpoint import CheckpointError, ForeignConfig, check_foreign, read_index
 from gpu_worker.foreign_attention import NAME, UnlikeOursError
 from gpu_worker.foreign_check import check_answers
 from gpu_worker.foreign_model import ForeignModel, shape_of
+from gpu_worker.foreign_tensors import check_left_over, check_stored
 
 _THEIRS = f"transformers {transformers.__version__}"
 
@@ -33,9 +34,10 @@ def load_foreign_model(
     """Return the model in the folder `path`, in `dtype` on `device`; `tell` gets what is odd about its files.
 
     With `load_format` "dummy" the weights are those that transformers begins training with, drawn from `seed`. No code
-    from the folder is run. Raises `CheckpointError` for a parameter that is missing or of another shape, and for a
-    model that can't be served: before its weights are read where that shows, and where it doesn't, because its logits
-    over a paged cache turn out to be others than its own.
+    from the folder is run. Raises `CheckpointError` for a parameter that is missing, quantised or of another shape, for
+    a tensor without a place in a part that the model has, and for a model that can't be served: before its weights are
+    read where that shows, and where it doesn't, because its logits over a paged cache turn out to be others than its
+    own.
     """
     their_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     their_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -94,7 +96,8 @@ def _filled(
     dtype: torch.dtype,
     tell: Callable[[str], None],
 ) -> PreTrainedModel:
-    read_index(path)
+    index = read_index(path)
+    check_stored(index)
     loaded: Any  # a pair, for output_loading_info
     try:
         loaded = kind.from_pretrained(
@@ -118,6 +121,7 @@ def _filled(
         raise CheckpointError(f"{path}: tensor {name} has shape {tuple(found)}, expected {tuple(expected)}")
     if info["missing_keys"]:
         raise CheckpointError(f"{path}: tensor {min(info['missing_keys'])} is missing")
+    check_left_over(model, info["unexpected_keys"], index, path)
     if info["unexpected_keys"]:
         first, others = min(info["unexpected_keys"]), len(info["unexpected_keys"]) - 1
         tell(f"not used: tensor {first}" + (f" and {others} others" if others else ""))

@@ -13,8 +13,7 @@ from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, re
 from gpu_worker.free_memory import free_memory
 from gpu_worker.gguf_tensors import gguf_shapes, gguf_tensors
 from gpu_worker.load_meter import LoadMeter
-from gpu_worker.safetensors_tensors import DTYPES as SAFETENSORS_DTYPES
-from gpu_worker.safetensors_tensors import read_safetensors
+from gpu_worker.safetensors_tensors import check_dtype, read_safetensors
 from gpu_worker.weights import ModelWeights, destinations, empty_weights
 
 LOAD_FORMATS = ("auto", "dummy")
@@ -79,11 +78,7 @@ def load_weights(
     if path.is_dir():
         index = read_index(path)
         for name, stored in index.items():
-            if stored.dtype not in SAFETENSORS_DTYPES:
-                raise CheckpointError(
-                    f"{stored.file}: tensor {name} has unsupported dtype {stored.dtype}; supported are "
-                    f"{', '.join(SAFETENSORS_DTYPES)}"
-                )
+            check_dtype(name, stored)
         weights, views = _matched({name: stored.shape for name, stored in index.items()}, config, dtype, device, path)
         total = sum(index[name].nbytes for name in views)
         meter = LoadMeter(total, share)

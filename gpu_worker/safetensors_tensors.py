@@ -24,6 +24,14 @@ _PIECE = 2**24
 """Bytes that are read at a time where they can't be read into the parameter itself."""
 
 
+def check_dtype(name: str, stored: StoredTensor) -> None:
+    """Raise `CheckpointError` if the tensor `name` is stored in a dtype that is not read."""
+    if stored.dtype not in DTYPES:
+        raise CheckpointError(
+            f"{stored.file}: tensor {name} has unsupported dtype {stored.dtype}; supported are {', '.join(DTYPES)}"
+        )
+
+
 def read_safetensors(
     index: Mapping[str, StoredTensor], views: Mapping[str, Tensor], filled: Callable[[str], None]
 ) -> None:

@@ -197,6 +197,42 @@ def test_a_tensor_that_does_not_fit_is_named(
     assert capfd.readouterr() == ("", "")
 
 
+QUANTISED = "model.layers.1.mlp.c_fc.weight"
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.uint8], ids=str)
+def test_a_quantised_tensor_is_refused_whatever_the_configuration_says(dtype: torch.dtype, tmp_path: Path) -> None:
+    folder = save(foreign_model("a window everywhere"), tmp_path)
+    _rewritten(folder, **{QUANTISED: torch.ones(96, 64).to(dtype), f"{QUANTISED}_scale": torch.ones(96, 1)})
+    with pytest.raises(CheckpointError, match=rf"tensor {QUANTISED} has unsupported dtype (I8|F8_E4M3|U8); supported"):
+        poisoned_engine(folder, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lm_head.weight_scale", "model.layers.1.mlp.c_fc.lora_A.weight", "model.layers.0.self_attn.q_norm.weight"],
+)
+def test_a_tensor_of_a_part_that_would_be_computed_without_it_is_refused(name: str, tmp_path: Path) -> None:
+    folder = _rewritten(save(foreign_model("a window everywhere"), tmp_path), **{name: torch.ones(8)})
+    with pytest.raises(CheckpointError, match=f"tensor {name} is not part of Starcoder2ForCausalLM"):
+        poisoned_engine(folder, **OPTIONS)
+
+
+@pytest.mark.parametrize("prefix", ["transformer.", ""])
+def test_what_old_files_carry_and_no_computation_reads_is_passed_over(prefix: str, tmp_path: Path) -> None:
+    model = foreign_model("learned positions, a tied head")
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in model.state_dict().items()}
+    tensors |= {"h.0.attn.bias": torch.ones(1, 1, 9, 9).bool(), "h.1.attn.bias": torch.ones(1, 1, 9, 9)}
+    tensors |= {"h.0.attn.masked_bias": torch.tensor(-1e4), "position_ids": torch.arange(9)}
+    head = tensors.pop("lm_head.weight").clone()
+    file = save(model, tmp_path) / "model.safetensors"
+    stored = {prefix + name: tensor for name, tensor in tensors.items()} | ({"lm_head.weight": head} if prefix else {})
+    save_file(stored, file, metadata={"format": "pt"})
+    engine = poisoned_engine(tmp_path, **OPTIONS)
+    assert alone(engine, submit(1, [5, 6, 7], 8, ignore_eos=True)) == greedy(model, [5, 6, 7], 8)
+    engine.device.close()
+
+
 def test_loading_says_in_lines_of_ours_what_is_slow_and_what_is_not_used(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
