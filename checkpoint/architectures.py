@@ -24,8 +24,8 @@ class Architecture:
     `unrotated_every` n: layers n-1, 2n-1, … are not rotated unless the configuration names others.
 
     `windows` says which layers have the sliding window when the configuration does not list them: none ever, all,
-    those from max_window_layers up, or the unrotated ones; all but "all" only if use_sliding_window is set. `window` is
-    its size when the configuration has none.
+    those from max_window_layers up, or the unrotated ones; all but "all" only if use_sliding_window is set, which "all"
+    doesn't read. `window` is its size when the configuration has none.
     """
 
     gguf: str | None

@@ -32,7 +32,7 @@ def read_layer_windows(
     """Return the window of each of the `layers` layers, 0 for none; empty if no layer has one."""
     fields = Fields(raw, str(path))
     kinds = _layer_types(raw, path)
-    used = fields.flag("use_sliding_window", row.windows == "all")
+    used = row.windows == "all" or fields.flag("use_sliding_window", False)
     has_size = raw.get("sliding_window", row.window) is not None
     window = fields.whole("sliding_window", row.window) if used and has_size else 0
     other = next((kind for kind in kinds if kind != _FULL and (kind != _SLIDING or row.windows == "none")), None)

@@ -243,7 +243,8 @@ def test_what_would_be_computed_wrongly_is_refused_by_name(changes: dict[str, An
         ("Llama", {"sliding_window": 99, "layer_types": ["full_attention"] * 3}, ()),
         ("Mistral", {}, (4096, 4096, 4096)),
         ("Mistral", {"sliding_window": 99}, (99, 99, 99)),
-        ("Mistral", {"sliding_window": 99, "use_sliding_window": False}, ()),
+        ("Mistral", {"sliding_window": 99, "use_sliding_window": False}, (99, 99, 99)),  # it knows no such key
+        ("Phi3", {"sliding_window": 99, "use_sliding_window": False}, (99, 99, 99)),
         ("Mistral", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, (0, 4096, 0)),
         ("Qwen2", {"sliding_window": 99, "use_sliding_window": False}, ()),
         ("Qwen2", {"sliding_window": 99, "use_sliding_window": True}, ()),  # 28 layers before the first with a window
