@@ -9,4 +9,4 @@ from pathlib import Path
 def cache_folder() -> Path:
     """Return $STEPAHEAD_CACHE, or ~/.cache/stepahead when that is unset; it may not exist yet."""
     chosen = os.environ.get("STEPAHEAD_CACHE")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "stepahead"
+    return Path(os.path.expanduser(chosen)) if chosen else Path.home() / ".cache" / "stepahead"

@@ -18,6 +18,8 @@ from checkpoint.hub import fetch, hub_name
 from checkpoint.safetensors_index import read_index, safetensors_files
 from checkpoint.unreadable import other_weights, refuse_adapter, refuse_file, refuse_quantised, refuse_split
 
+_LONGEST_NAME = 200
+
 
 def locate(
     model: str | None,
@@ -32,7 +34,8 @@ def locate(
     hears of it. Reads headers only and raises `CheckpointError` when something is missing, cut short or not supported.
     Without `need_weights` a folder may hold no weights, for those who only want its tokenizer or its shape.
     """
-    there = model is None or os.path.exists(Path(model).expanduser())  # unlike the path's method it takes any text
+    # Unlike the path's methods, those of the system take any text, and a ~ before a user whom nobody knows.
+    there = model is None or os.path.exists(os.path.expanduser(model))
     if there and revision is not None:
         raise CheckpointError(f"--revision {revision}: only models from the hub, named org/name, have revisions")
     if model is None:
@@ -42,7 +45,7 @@ def locate(
                 "fetch it with `python -m checkpoint`, or use `make run`"
             )
         return default_model_path()
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if not there:
         name = hub_name(model)
         if name is None:
@@ -58,10 +61,14 @@ def locate(
 
 
 def served_name(model: str | None, path: Path) -> str:
-    """Return what a model that `locate` found is called unless a user says otherwise: as the hub, or its path, does."""
+    """Return what a model that `locate` found is called unless a user says otherwise: as the hub, or its path, does.
+
+    It is one printable line of 1 to 200 characters, whatever a folder is called.
+    """
     if model is not None and hub_name(model) is not None and not os.path.exists(model):
-        return model
-    return Path(os.path.abspath(path)).name
+        return model[:_LONGEST_NAME]
+    name = Path(os.path.abspath(path)).name or "model"
+    return "".join(letter if letter.isprintable() else "_" for letter in name[:_LONGEST_NAME])
 
 
 def check_tokenizer(path: Path) -> None:

@@ -27,8 +27,11 @@ from checkpoint import (
 )
 from checkpoint.__main__ import main
 from checkpoint.architectures import ARCHITECTURES
+from checkpoint.cache import cache_folder
 from checkpoint.gguf_tokenizer import build_tokenizer
 from checkpoint.sampling import SamplingDefaults, sampling_defaults
+from checkpoint.tokenizer import load_text
+from gpu_worker.config import EngineConfig
 from tests.tiny_gguf import MULTIPLIERS, write_gguf
 from tests.tiny_models import change_json, save, tiny_model
 
@@ -493,6 +496,22 @@ def test_a_model_is_called_as_the_hub_or_its_path_is(
     assert served_name(".", Path(".")) == "model"
     (folder / "org" / "name").mkdir(parents=True)
     assert served_name("org/name", Path("org/name")) == "name"
+
+
+def test_whatever_a_folder_is_called_its_model_has_a_name_that_can_be_served() -> None:
+    for folder, name in (("a\u00a0b\n", "a_b_"), ("x" * 255, "x" * 200), ("a\udcff", "a_"), ("/", "model")):
+        assert served_name(folder, Path(folder)) == name
+        assert EngineConfig(served_model_name=name).served_model_name == name
+
+
+def test_a_home_of_nobody_is_no_such_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobodys = "~no-such-user/model"
+    with pytest.raises(CheckpointError, match="no-such-user/model: no such file or folder"):
+        locate(nobodys)
+    with pytest.raises(CheckpointError, match="no-such-user/model cannot be read"):
+        load_text(tmp_path, nobodys)
+    monkeypatch.setenv("STEPAHEAD_CACHE", nobodys)
+    assert cache_folder() == Path(nobodys)
 
 
 def test_only_the_hub_has_revisions(folder: Path) -> None:
