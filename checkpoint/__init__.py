@@ -5,7 +5,7 @@ The tokenizer is imported from `checkpoint.tokenizer`, by those who need it.
 
 from checkpoint.config import ModelConfig, RopeScaling
 from checkpoint.default_model import default_model_path, fetch_default_model
-from checkpoint.errors import CheckpointError
+from checkpoint.errors import CheckpointError, first_line
 from checkpoint.foreign_config import ForeignConfig, check_foreign
 from checkpoint.gguf_file import GGUFFile, GGUFTensor
 from checkpoint.locate import check_tokenizer, describe, load_config, locate, served_name
@@ -24,6 +24,7 @@ __all__ = [
     "default_model_path",
     "describe",
     "fetch_default_model",
+    "first_line",
     "load_config",
     "locate",
     "read_index",

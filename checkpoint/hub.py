@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from checkpoint.errors import CheckpointError
+from checkpoint.errors import CheckpointError, first_line
 from checkpoint.unreadable import refuse_split
 
 _NAME = re.compile(r"([a-zA-Z0-9][\w.-]*/[a-zA-Z0-9][\w.-]*)(?::([\w.-]+\.gguf))?", re.ASCII)
@@ -129,7 +129,7 @@ def _from_cache(
     if isinstance(unreachable, OfflineModeIsEnabled):
         why = "HF_HUB_OFFLINE keeps us from asking the hub"
     else:
-        why = f"the hub at {constants.ENDPOINT} cannot be reached ({_first_line(unreachable)})"
+        why = f"the hub at {constants.ENDPOINT} cannot be reached ({first_line(unreachable)})"
     patterns = [*_TEXT, *(_WEIGHTS if weights else [])] if name.file is None else [name.file]
     try:
         folder = Path(
@@ -165,13 +165,9 @@ def _refusal(error: Exception, name: HubName, revision: str | None) -> Checkpoin
     if isinstance(error, RevisionNotFoundError):
         return CheckpointError(f"{repo}: the hub has no revision {revision or constants.DEFAULT_REVISION} of it")
     return CheckpointError(
-        f"{repo}: cannot be fetched from the hub ({_first_line(error)}); what has come is kept, the next start goes on "
+        f"{repo}: cannot be fetched from the hub ({first_line(error)}); what has come is kept, the next start goes on "
         "from there"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What turns text into token ids and back: read from a model folder or from a GGUF file, without torch."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def load_text(path: Path, chat_template: str | None = None) -> TextFiles:
 
     A template in the file `chat_template` takes the place of the model's own, which may then be damaged or missing.
     """
-    given = None if chat_template is None else _read_text(Path(chat_template).expanduser())
+    given = None if chat_template is None else _read_text(Path(os.path.expanduser(chat_template)))
     if path.is_dir():
         template = _folder_template(path) if given is None else given
         return TextFiles(_folder_tokenizer(path), template, _folder_special_tokens(path))
@@ -40,19 +41,6 @@ def load_text(path: Path, chat_template: str | None = None) -> TextFiles:
         chat_template=str(own) if given is None and own is not None else given,
         special_tokens=gguf_tokenizer.special_tokens(metadata),
     )
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Read the tokenizer of a model folder (tokenizer.json) or of a GGUF file; `CheckpointError` if it cannot be."""
-    return _folder_tokenizer(path) if path.is_dir() else gguf_tokenizer.build_tokenizer(_gguf_metadata(path))
-
-
-def load_chat_template(path: Path) -> str | None:
-    """Read the chat template's Jinja source of a model folder or of a GGUF file; None if the model has none."""
-    if path.is_dir():
-        return _folder_template(path)
-    template = _gguf_metadata(path).get("tokenizer.chat_template")
-    return None if template is None else str(template)
 
 
 def _gguf_metadata(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, describe, locate, served_name
+from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, describe, first_line, locate, served_name
 from gpu_worker.attention import TorchAttention
 from gpu_worker.config import EngineConfig
 from gpu_worker.cpu_device import CPUDevice
@@ -151,11 +151,7 @@ def _load(
         model = load_foreign_model(path, model_config, dtype, device, config.block_size, load_format, seed, tell)
         return model, model.shape
     except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: the weights do not fit into memory ({_first_line(error)})") from None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path}: the weights do not fit into memory ({first_line(error)})") from None
 
 
 def _device(config: EngineConfig) -> Device:

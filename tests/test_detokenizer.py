@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 
-from checkpoint.tokenizer import load_tokenizer
+from checkpoint.tokenizer import load_text
 from frontend import detokenizer, token_pieces
 from frontend.detokenizer import Detokenizer
 from frontend.token_pieces import TokenPieces
@@ -31,7 +31,7 @@ def normal(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def default_tokenizer(default_model_path: Path) -> Tokenizer:
-    return load_tokenizer(default_model_path)
+    return load_text(default_model_path).tokenizer
 
 
 @pytest.fixture(params=["byte-level", "sentencepiece"])

@@ -201,13 +201,13 @@ def test_a_row_whose_logits_are_nan_ends_alone(engine: Engine, monkeypatch: pyte
 def test_the_default_models_tokens_are_those_of_transformers(default_model_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from checkpoint.tokenizer import load_tokenizer
+    from checkpoint.tokenizer import load_text
 
     texts = [
         "The capital of France is", "Once upon a time, there was a little", "def fibonacci(n):\n", "Water boils at",
         "The three primary colours are", "To make a cup of tea, first", "1, 2, 3, 4, 5,", "My favourite season is",
     ]  # fmt: skip
-    tokenizer = load_tokenizer(default_model_path)
+    tokenizer = load_text(default_model_path).tokenizer
     prompts = [tokenizer.encode(text).ids for text in texts]
     engine = poisoned_engine(default_model_path, max_num_seqs=8, max_model_len=256, kv_cache_blocks=128)
     loop = RealLoop(engine, 2)

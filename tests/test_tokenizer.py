@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 
 from checkpoint.errors import CheckpointError
 from checkpoint.gguf_tokenizer import build_tokenizer, special_tokens
-from checkpoint.tokenizer import load_chat_template, load_text, load_tokenizer
+from checkpoint.tokenizer import load_text
 from frontend.text_error import TextError
 from frontend.tokenizer import TextTokenizer
 from tests.tiny_tokenizers import HARD_TEXTS, byte_level_tokenizer
@@ -56,7 +56,7 @@ def cuts(pre: str, text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def default_tokenizer(default_model_path: Path) -> Tokenizer:
-    return load_tokenizer(default_model_path)
+    return load_text(default_model_path).tokenizer
 
 
 def test_the_default_model_splits_digits_one_by_one(default_tokenizer: Tokenizer) -> None:
@@ -67,7 +67,6 @@ def test_the_default_model_knows_its_special_tokens_template_and_size(default_mo
     text = load_text(default_model_path)
     assert text.special_tokens["bos_token"] == "<|im_start|>"
     assert text.special_tokens["eos_token"] == "<|im_end|>"
-    assert text.chat_template == load_chat_template(default_model_path)
     assert "<|im_start|>" in (text.chat_template or "")
     assert text.tokenizer.get_vocab_size() == 49_152
     assert text.tokenizer.encode("<|im_end|>").ids == [2]
@@ -202,41 +201,41 @@ def test_truncation_and_padding_left_in_a_folder_are_off(tmp_path: Path) -> None
     tokenizer = Tokenizer.from_str(byte_level_tokenizer().to_str())
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=64)
-    loaded = load_tokenizer(save_folder(tmp_path, tokenizer))
+    loaded = load_text(save_folder(tmp_path, tokenizer)).tokenizer
     assert loaded.encode("a much longer text").ids == byte_level_tokenizer().encode("a much longer text").ids
 
 
 def test_a_token_that_the_configuration_calls_special_is_special(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(byte_level_tokenizer().to_str())
     tokenizer.add_tokens([AddedToken("<end>", special=False)])
-    loaded = load_tokenizer(save_folder(tmp_path, tokenizer, eos_token="<end>", pad_token="<not there>"))
+    loaded = load_text(save_folder(tmp_path, tokenizer, eos_token="<end>", pad_token="<not there>")).tokenizer
     assert loaded.decode(loaded.encode("hi<end>").ids) == "hi"
     assert loaded.get_vocab_size() == tokenizer.get_vocab_size()
 
 
 def test_the_chat_template_is_found_wherever_a_folder_keeps_it(tmp_path: Path) -> None:
     save_folder(tmp_path)
-    assert load_chat_template(tmp_path) is None
+    assert load_text(tmp_path).chat_template is None
     save_folder(tmp_path, chat_template=[{"name": "tools", "template": "B"}, {"name": "default", "template": "A"}])
-    assert load_chat_template(tmp_path) == "A"
+    assert load_text(tmp_path).chat_template == "A"
     (tmp_path / "chat_template.jinja").write_text("C\n", encoding="utf-8")
-    assert load_chat_template(tmp_path) == "C\n"
+    assert load_text(tmp_path).chat_template == "C\n"
 
 
 def test_a_folder_that_cannot_be_used_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="neither"):
-        load_tokenizer(tmp_path / "absent")
+        load_text(tmp_path / "absent")
     with pytest.raises(CheckpointError, match="no tokenizer.json"):
-        load_tokenizer(tmp_path)
+        load_text(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match="tokenizer.json cannot be read"):
-        load_tokenizer(tmp_path)
+        load_text(tmp_path)
     save_folder(tmp_path, chat_template=7)
     with pytest.raises(CheckpointError, match="chat_template is not a text"):
-        load_chat_template(tmp_path)
+        load_text(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not valid JSON"):
-        load_chat_template(tmp_path)
+        load_text(tmp_path)
 
 
 def test_encoding_adds_bos_once_and_only_when_asked() -> None:
