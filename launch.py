@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from checkpoint import CheckpointError, check_tokenizer, locate, served_name
+from checkpoint import CheckpointError, locate, served_name
 from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free, listen, url_host
@@ -95,10 +95,10 @@ def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
     path = locate(
         engine.model,
         need_weights=engine.load_format != "dummy",
+        need_tokenizer=True,
         revision=engine.revision,
         tell=lambda text: tell("model", text),
     )
-    check_tokenizer(path)
     if engine.model is None:
         return engine
     name = engine.served_model_name or served_name(engine.model, path)

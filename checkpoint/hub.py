@@ -85,6 +85,8 @@ def fetch(
 
         if gguf is not None:
             return load([gguf], revision) / gguf
+        if not sizes.keys() & {"config.json", "adapter_config.json"}:  # an adapter's is for `check` to explain
+            raise CheckpointError(f"{name.repo}: the repository has no config.json, so it holds no model that is read")
         folder = load(_TEXT, revision)
         check(folder)
         if weights and not any(_matches(file, _WEIGHTS) for file in sizes):

@@ -25,6 +25,7 @@ def locate(
     model: str | None,
     *,
     need_weights: bool = True,
+    need_tokenizer: bool = False,
     revision: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Path:
@@ -32,9 +33,16 @@ def locate(
 
     A path that is there comes first; else `org/name` is fetched from the hub, at `revision` if one is given, and `tell`
     hears of it. Reads headers only and raises `CheckpointError` when something is missing, cut short or not supported.
-    Without `need_weights` a folder may hold no weights, for those who only want its tokenizer or its shape.
+    Without `need_weights` a folder may hold no weights, for those who only want its tokenizer or its shape; with
+    `need_tokenizer` it must hold a tokenizer, for those who hand it on to a frontend.
     """
     # Unlike the path's methods, those of the system take any text, and a ~ before a user whom nobody knows.
+
+    def check(found: Path) -> None:
+        _check_description(found)
+        if need_tokenizer:
+            check_tokenizer(found)
+
     there = model is None or os.path.exists(os.path.expanduser(model))
     if there and revision is not None:
         raise CheckpointError(f"--revision {revision}: only models from the hub, named org/name, have revisions")
@@ -50,11 +58,11 @@ def locate(
         name = hub_name(model)
         if name is None:
             raise CheckpointError(f"{model}: no such file or folder (and a model on the hub is named org/name)")
-        path = fetch(name, revision, tell, weights=need_weights, check=_check_description)
+        path = fetch(name, revision, tell, weights=need_weights, check=check)
     found = path if path.is_file() else _inside(path, need_weights)
     if found.is_file() and found.suffix != ".gguf":
         refuse_file(found)
-    _check_description(found)
+    check(found)
     if found.is_dir() and need_weights:
         read_index(found)
     return found

@@ -550,8 +550,10 @@ def test_a_damaged_shard_is_found_without_loading(folder: Path) -> None:
 def test_a_model_without_a_tokenizer_is_told_by_a_look(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has no tokenizer.json"):
         check_tokenizer(locate(str(folder)))
+    with pytest.raises(CheckpointError, match="has no tokenizer.json"):
+        locate(str(folder), need_tokenizer=True)
     (folder / "tokenizer.json").write_text("{}")
-    check_tokenizer(locate(str(folder)))
+    check_tokenizer(locate(str(folder), need_tokenizer=True))
     write_gguf(tiny_model("grouped queries"), tmp_path / "tiny.gguf", "llama")
     with pytest.raises(CheckpointError, match=r"tiny\.gguf: has no tokenizer\.ggml\.tokens"):
         check_tokenizer(tmp_path / "tiny.gguf")

@@ -61,6 +61,22 @@ def test_a_model_that_cannot_be_served_costs_no_download_of_its_weights(hub: Fak
     assert "model.safetensors" not in hub.sent()
 
 
+def test_a_model_without_the_tokenizer_that_is_needed_costs_no_download_of_its_weights(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    (hub.repositories["tiny/llama"] / "tokenizer.json").unlink()
+    home = tmp_path / "home"
+    done = subprocess.run(
+        [sys.executable, "launch.py", "--no-http", "--model=tiny/llama", f"--zmq=ipc://{tmp_path / 'clients'}"],
+        cwd=ROOT, env=hub.environment(home), capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "has no tokenizer.json" in done.stderr
+    assert "model.safetensors" not in hub.sent()
+    ((found, _),) = hub.ask(home, {"model": "tiny/llama"})
+    assert (Path(found) / "model.safetensors").is_file(), "a worker needs none"
+
+
 def test_without_a_hub_what_the_cache_holds_is_served(hub: FakeHub, tmp_path: Path) -> None:
     home, ask = tmp_path / "home", {"model": "tiny/llama"}
     ((found, _),) = hub.ask(home, ask)
@@ -80,6 +96,12 @@ def test_what_went_wrong_is_said_in_one_line(hub: FakeHub, tmp_path: Path) -> No
     pickled = hub.repositories["tiny/pickled"] = Path(shutil.copytree(hub.repositories["tiny/llama"], tmp_path / "old"))
     for file in pickled.rglob("*.safetensors"):
         file.unlink()
+    bare = hub.repositories["tiny/bare"] = Path(shutil.copytree(hub.repositories["tiny/llama"], tmp_path / "bare"))
+    for file in bare.rglob("*.json"):
+        file.unlink()
+    (tmp_path / "adapter").mkdir()
+    adapter = hub.repositories["tiny/adapter"] = tmp_path / "adapter"
+    change_json(adapter / "adapter_config.json", base_model_name_or_path="tiny/llama")
     hub.gated.add("tiny/gated")
     answers = hub.ask(
         home,
@@ -87,6 +109,8 @@ def test_what_went_wrong_is_said_in_one_line(hub: FakeHub, tmp_path: Path) -> No
         {"model": "tiny/llama", "revision": "v9"},
         {"model": "tiny/gated"},
         {"model": "tiny/pickled"},
+        {"model": "tiny/bare"},
+        {"model": "tiny/adapter"},
         {"model": str(hub.repositories["tiny/llama"]), "revision": "main"},
     )
     answers += hub.ask(home, {"model": "tiny/llama"}, HF_HUB_OFFLINE="1")
@@ -98,6 +122,8 @@ def test_what_went_wrong_is_said_in_one_line(hub: FakeHub, tmp_path: Path) -> No
             "tiny/llama: the hub has no revision v9 of it",
             "tiny/gated: is only for those who have accepted its terms",
             "tiny/pickled: the repository has no weights as .safetensors or .gguf",
+            "tiny/bare: the repository has no config.json",
+            f"{home}/hub/models--tiny--adapter/snapshots/{hub.commit('tiny/adapter')}: holds an adapter, not a model",
             "--revision main: only models from the hub",
             "tiny/llama: no such file or folder, and HF_HUB_OFFLINE keeps us from asking the hub; the cache in",
             "tiny/llama: no such file or folder, and the hub at http://127.0.0.1:9 cannot be reached (",
