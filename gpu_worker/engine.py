@@ -15,7 +15,7 @@ from gpu_worker.config import EngineConfig
 from gpu_worker.cpu_device import CPUDevice
 from gpu_worker.cuda_device import CUDADevice
 from gpu_worker.device import Device
-from gpu_worker.free_memory import free_memory
+from gpu_worker.free_memory import free_memory, is_out_of_memory
 from gpu_worker.kv_cache import KVCache, KVShape, blocks_in, bytes_per_block
 from gpu_worker.loading import choose_dtype, load_weights, why_dtype
 from gpu_worker.model import Decoder
@@ -111,7 +111,9 @@ def _build(
     tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
     try:
         cache = KVCache.allocate(shape, blocks + 1, config.block_size, dtype, device.torch_device, fill=kv_fill)
-    except RuntimeError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise CheckpointError(f"a KV cache of {gib:.1f} GiB cannot be made ({first_line(error)})") from error
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
     return Engine(
         device=device,
@@ -150,8 +152,9 @@ def _load(
 
         model = load_foreign_model(path, model_config, dtype, device, config.block_size, load_format, seed, tell)
         return model, model.shape
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: the weights do not fit into memory ({first_line(error)})") from None
+    except (MemoryError, RuntimeError) as error:
+        what = "the weights do not fit into memory" if is_out_of_memory(error) else "cannot be loaded"
+        raise CheckpointError(f"{path}: {what} ({first_line(error)})") from error
 
 
 def _device(config: EngineConfig) -> Device:

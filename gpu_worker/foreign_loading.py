@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from gpu_worker.foreign_attention import NAME, UnlikeOursError
 from gpu_worker.foreign_check import check_answers
 from gpu_worker.foreign_model import ForeignModel, shape_of
 from gpu_worker.foreign_tensors import check_left_over, check_stored
+from gpu_worker.free_memory import is_out_of_memory
+from gpu_worker.loading import CPU, check_room
 
 _THEIRS = f"transformers {transformers.__version__}"
 
@@ -43,6 +46,8 @@ def load_foreign_model(
     their_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     described = _their_config(path, config)
     kind = _class_of(config, described, path)
+    size = _size(kind, described, dtype, path, config)
+    check_room(size, dtype, device, path)
     if load_format == "dummy":
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
             torch.manual_seed(seed)
@@ -50,6 +55,7 @@ def load_foreign_model(
                 described, dtype=dtype, attn_implementation=NAME
             )
     else:
+        check_room(size, dtype, CPU, path)  # where transformers reads them
         model = _filled(kind, described, path, dtype, tell)
     model.to(device).eval()
     try:
@@ -57,9 +63,9 @@ def load_foreign_model(
         check_answers(model, shape, dtype)
     except UnlikeOursError as error:
         raise _unsupported(path, config, str(error)) from error
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise _unsupported(path, config, f"{_THEIRS} fails: {_told(error)}") from error
     return ForeignModel(model, shape, shape.attention(block_size, dtype))
 
@@ -89,6 +95,18 @@ def _class_of(config: ForeignConfig, described: PreTrainedConfig, path: Path) ->
     return kind
 
 
+def _size(
+    kind: type[PreTrainedModel], described: PreTrainedConfig, dtype: torch.dtype, path: Path, config: ForeignConfig
+) -> int:
+    """Return the bytes of all parameters in `dtype`, from a model without any."""
+    try:
+        with torch.device("meta"):
+            empty = kind._from_config(copy.deepcopy(described), dtype=dtype)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise _unsupported(path, config, f"{_THEIRS} fails: {_told(error)}") from error
+    return sum(parameter.nbytes for parameter in empty.parameters())
+
+
 def _filled(
     kind: type[PreTrainedModel],
     described: PreTrainedConfig,
@@ -110,9 +128,9 @@ def _filled(
             ignore_mismatched_sizes=True,  # so that the names come back, and not a table of them
             output_loading_info=True,
         )
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise CheckpointError(f"{path}: transformers can't read the weights: {_told(error)}") from error
     model: PreTrainedModel = loaded[0]
     info: dict[str, Any] = loaded[1]

@@ -1,4 +1,4 @@
-"""How much memory is left for the KV cache."""
+"""How much memory is left, and whether it was memory that an error is about."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ def free_memory(device: torch.device) -> int:
     system = _available_on_host()
     inside = _left_in_container()
     return system if inside is None else min(system, inside)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether `error` says that memory was refused; torch's allocator on the CPU has no type for it."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    )
 
 
 def _available_on_host() -> int:

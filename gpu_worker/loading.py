@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, read_index
-from gpu_worker.free_memory import free_memory
+from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, first_line, read_index
+from gpu_worker.free_memory import free_memory, is_out_of_memory
 from gpu_worker.gguf_tensors import gguf_shapes, gguf_tensors
 from gpu_worker.load_meter import LoadMeter
 from gpu_worker.safetensors_tensors import check_dtype, read_safetensors
@@ -111,16 +111,29 @@ def _matched(
 
 def _allocated(config: ModelConfig, dtype: torch.dtype, device: torch.device, path: Path) -> ModelWeights:
     views = destinations(empty_weights(config, dtype, torch.device("meta")), config)
-    size, free = sum(view.nbytes for view in views.values()), free_memory(device)
-    what = f"{path}: its {size / 1e9:,.1f} GB of parameters do not fit into"
-    smaller = "; --dtype bfloat16 takes half of it" if dtype == torch.float32 else ""
-    # The system gives out more than it has, and kills whoever uses it.
-    if size > free:
-        raise CheckpointError(f"{what} {free / 1e9:,.1f} GB of free memory{smaller}")
+    size = sum(view.nbytes for view in views.values())
+    check_room(size, dtype, device, path)
     try:
         return empty_weights(config, dtype, device)
-    except RuntimeError as error:  # on a GPU its subclass OutOfMemoryError
-        raise CheckpointError(f"{what} memory{smaller}: {error}") from error
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise CheckpointError(f"{path}: {_too_large(size, 'memory', dtype)}: {first_line(error)}") from error
+
+
+def check_room(size: int, dtype: torch.dtype, device: torch.device, path: Path) -> None:
+    """Raise `CheckpointError` if `size` bytes of parameters in `dtype` are more than is free on `device`.
+
+    The system gives out more than it has, and kills whoever uses it.
+    """
+    free = free_memory(device)
+    if size > free:
+        raise CheckpointError(f"{path}: {_too_large(size, f'{free / 1e9:,.1f} GB of free memory', dtype)}")
+
+
+def _too_large(size: int, room: str, dtype: torch.dtype) -> str:
+    smaller = "; --dtype bfloat16 takes half of it" if dtype == torch.float32 else ""
+    return f"its {size / 1e9:,.1f} GB of parameters do not fit into {room}{smaller}"
 
 
 def _may_be_ignored(name: str, config: ModelConfig) -> bool:

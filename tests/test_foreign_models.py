@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import GPT2LMHeadModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as their_logging
 
@@ -231,6 +232,32 @@ def test_what_old_files_carry_and_no_computation_reads_is_passed_over(prefix: st
     engine = poisoned_engine(tmp_path, **OPTIONS)
     assert alone(engine, submit(1, [5, 6, 7], 8, ignore_eos=True)) == greedy(model, [5, 6, 7], 8)
     engine.device.close()
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_parameters_that_do_not_fit_into_memory_are_told_before_any_is_there(
+    load_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(foreign_model("learned positions, a tied head"), tmp_path)
+    size = sum(parameter.nbytes for parameter in foreign_model("learned positions, a tied head").parameters())
+    free = "gpu_worker.loading.free_memory"
+    monkeypatch.setattr(free, lambda _: size)
+    poisoned_engine(folder, load_format=load_format, **OPTIONS).device.close()
+    monkeypatch.setattr(free, lambda _: size - 1)
+    monkeypatch.setattr(GPT2LMHeadModel, "from_pretrained", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(CheckpointError, match=r"GB of parameters do not fit into 0\.0 GB of free memory; --dtype bf"):
+        poisoned_engine(folder, load_format=load_format, **OPTIONS)
+
+
+def test_a_model_that_meets_the_end_of_memory_is_not_called_unsupported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(foreign_model("learned positions, a tied head"), tmp_path)
+    for where in ("from_pretrained", "forward"):
+        with monkeypatch.context() as patched:
+            patched.setattr(GPT2LMHeadModel, where, lambda *_, logits_to_keep=None, **__: torch.empty(2**58))
+            with pytest.raises(CheckpointError, match=r"the weights do not fit into memory \(.*can't allocate memory"):
+                poisoned_engine(folder, **OPTIONS)
 
 
 def test_loading_says_in_lines_of_ours_what_is_slow_and_what_is_not_used(

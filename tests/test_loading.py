@@ -20,6 +20,7 @@ from checkpoint import CheckpointError, load_config, locate, read_index
 from gpu_worker import load_meter, loading, safetensors_tensors
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine, build_engine
+from gpu_worker.kv_cache import KVCache
 from gpu_worker.load_meter import SHARE_SECONDS, LoadMeter
 from gpu_worker.loading import choose_dtype, load_weights, why_dtype
 from gpu_worker.weights import destinations, empty_weights
@@ -289,6 +290,44 @@ def test_parameters_that_do_not_fit_into_memory_are_told_by_their_size(
     with pytest.raises(CheckpointError, match="GB of parameters do not fit into memory: ") as caught:
         load_weights(folder, config, torch.bfloat16, CPU, "dummy")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("mat1 and mat2 differ\nin shape"), r"cannot be loaded \(mat1 and mat2 differ\)$"),
+        (MemoryError(), r"the weights do not fit into memory \(MemoryError\)$"),
+        (torch.OutOfMemoryError("CUDA out of memory"), r"the weights do not fit into memory \(CUDA out of memory\)$"),
+        (None, r"the weights do not fit into memory \(.*DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=str,
+)
+def test_only_what_is_about_memory_is_said_to_be(
+    error: Exception | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        if error is None:
+            return torch.empty(2**58)
+        raise error
+
+    monkeypatch.setattr("gpu_worker.engine.Decoder", fail)
+    with pytest.raises(CheckpointError, match=said):
+        start(save(tiny_model("grouped queries"), tmp_path), [])
+
+
+def test_a_kv_cache_that_does_not_fit_says_so_and_another_fault_says_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(tiny_model("grouped queries"), tmp_path)
+    with pytest.raises(CheckpointError, match="does not fit into memory: lower --kv-cache-gib"):
+        start(folder, [], kv_cache_gib=2.0**28, kv_cache_blocks=None)
+
+    def fail(*_: Any, **__: Any) -> KVCache:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(KVCache, "allocate", fail)
+    with pytest.raises(CheckpointError, match=r"GiB cannot be made \(no such kernel\)"):
+        start(folder, [])
 
 
 def test_a_head_that_does_not_divide_says_so(tmp_path: Path) -> None:
