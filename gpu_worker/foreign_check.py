@@ -28,6 +28,9 @@ _BLOCK = 4
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
 """How far logits may be apart, as a share of their spread: rounding is far below it, another computation far above."""
 
+_QUANTILE = {torch.float32: 0.9, torch.bfloat16: 0.5, torch.float16: 0.5}
+"""Which of a row's tokens, by how far they are off, counts: rounding sends some to other experts, in 16 bits many."""
+
 _NOISES = 4
 """How many times what one more rounding of all keys and values does to the logits, where that is more."""
 
@@ -50,10 +53,10 @@ def check_answers(model: PreTrainedModel, shape: ForeignShape, dtype: torch.dtyp
         short = replace(shape, layer_windows=tuple(window and _WINDOW for window in shape.layer_windows))
         paged = ForeignModel(model, short, short.attention(_BLOCK, dtype))
         ours = _in_steps(paged, prompts, dtype, KVCache)
-        distance = _distance(ours, _at_once(model, prompts))
+        distance = _distance(ours, _at_once(model, prompts), _QUANTILE[dtype])
         if distance <= _TOLERANCE[dtype]:
             return
-        noise = _distance(_in_steps(paged, prompts, dtype, _RoundingCache), ours)
+        noise = _distance(_in_steps(paged, prompts, dtype, _RoundingCache), ours, _QUANTILE[dtype])
     if not distance <= _NOISES * noise:
         raise UnlikeOursError(f"over a paged cache its logits are off by {distance:.0%} of their spread")
 
@@ -81,17 +84,17 @@ def _at_once(model: PreTrainedModel, prompts: list[Tensor]) -> _Rows:
     return rows
 
 
-def _distance(rows: _Rows, expected: _Rows) -> float:
+def _distance(rows: _Rows, expected: _Rows, quantile: float) -> float:
     """Return how far the worst of `rows` is from the same tokens in `expected`, relative to the spread of their logits.
 
-    A row counts by the median of its tokens. NaN if anything is.
+    A row counts by the token at `quantile` of how far each is off. NaN if anything is.
     """
     right = {(request, start + i): logits[i] for request, start, logits in expected for i in range(len(logits))}
     distances = []
     for request, start, logits in rows:
         same = torch.stack([right[request, start + i] for i in range(len(logits))])
         spread = (same - same.mean(dim=-1, keepdim=True)).norm(dim=-1)
-        distances.append(((logits - same).norm(dim=-1) / spread).median())
+        distances.append(((logits - same).norm(dim=-1) / spread).quantile(quantile))
     return float(torch.stack(distances).max())
 
 

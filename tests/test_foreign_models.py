@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -346,6 +347,24 @@ def test_a_model_that_mixes_the_tokens_of_a_step_is_refused(
     folder = save(foreign_model("learned positions, a tied head"), tmp_path)
     with pytest.raises(CheckpointError, match=r"over a paged cache its logits are off by \d+"):
         poisoned_engine(folder, dtype=dtype, **OPTIONS)
+
+
+def test_a_model_that_is_wrong_about_some_tokens_of_a_prompt_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = GPT2LMHeadModel.forward
+
+    @wraps(plain)
+    def wrong(self: Any, *inputs: Any, **options: Any) -> Any:
+        output = plain(self, *inputs, **options)
+        if self.config._attn_implementation == NAME and output.logits.shape[1] > 4:  # nothing that is decoded
+            output.logits[:, ::4] *= -1
+        return output
+
+    monkeypatch.setattr(GPT2LMHeadModel, "forward", wrong)
+    folder = save(foreign_model("learned positions, a tied head"), tmp_path)
+    with pytest.raises(CheckpointError, match=r"over a paged cache its logits are off by \d+"):
+        poisoned_engine(folder, **OPTIONS)
 
 
 Q, K = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8)
