@@ -115,7 +115,7 @@ def _filled(
     tell: Callable[[str], None],
 ) -> PreTrainedModel:
     index = read_index(path)
-    check_stored(index)
+    check_stored(index, path)
     loaded: Any  # a pair, for output_loading_info
     try:
         loaded = kind.from_pretrained(

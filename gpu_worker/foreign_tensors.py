@@ -9,14 +9,18 @@ from torch.nn import ModuleList
 from transformers import PreTrainedModel
 
 from checkpoint import CheckpointError, StoredTensor
+from checkpoint.safetensors_index import SINGLE
 from gpu_worker.safetensors_tensors import check_dtype
 
 
-def check_stored(index: Mapping[str, StoredTensor]) -> None:
+def check_stored(index: Mapping[str, StoredTensor], path: Path) -> None:
     """Raise `CheckpointError` if a tensor in the files is stored in a dtype that can't be a parameter's as it is.
 
     Cast to a float, a quantised matrix would lack its scale. Let through are buffers of which the model makes its own.
+    So is a folder (`path`) refused that holds two models: transformers would not read the one of `index`.
     """
+    if (path / SINGLE).is_file() and {stored.file.name for stored in index.values()} != {SINGLE}:
+        raise CheckpointError(f"{path}: holds {SINGLE} beside the shards of an index; take away one of the two")
     for name, stored in index.items():
         if not _is_buffer(name, stored):
             check_dtype(name, stored)

@@ -199,6 +199,15 @@ def test_a_tensor_that_does_not_fit_is_named(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_folder_with_two_models_is_refused_for_transformers_reads_the_other_one(tmp_path: Path) -> None:
+    model = foreign_model("a window everywhere")
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    shard = next(tmp_path.glob("model-*.safetensors"))
+    (tmp_path / "model.safetensors").write_bytes(shard.read_bytes())
+    with pytest.raises(CheckpointError, match=r"holds model\.safetensors beside the shards of an index"):
+        poisoned_engine(tmp_path, **OPTIONS)
+
+
 QUANTISED = "model.layers.1.mlp.c_fc.weight"
 
 
