@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import count
 
 from frontend.core import FrontendCore
@@ -24,6 +25,7 @@ class Callers:
         self._wake = wake
         self._numbers = count()
         self._callers: dict[bytes, Caller] = {}
+        self._questions: dict[bytes, _Question] = {}  # one each at most, in the order in which they came
 
     def __len__(self) -> int:
         """How many there are."""
@@ -32,8 +34,30 @@ class Callers:
     def join(self) -> Caller:
         """Take in another one, until it leaves."""
         identity = _PREFIX + next(self._numbers).to_bytes(8)
-        caller = self._callers[identity] = Caller(self._core, identity, self._clock, self._wake, self._forget)
+        caller = self._callers[identity] = Caller(
+            self._core, identity, self._clock, self._questions, self._wake, self._forget
+        )
         return caller
+
+    def hear_next(self, now: float) -> bool:
+        """Let the core hear the next question; False if there is none.
+
+        That may take seconds, for a long prompt, so it is the process that says when.
+        """
+        if not self._questions:
+            return False
+        identity = next(iter(self._questions))
+        question = self._questions.pop(identity)
+        if self._questions:
+            self._wake()  # for them, if this turn is over
+        if not question.heard.cancelled():
+            try:
+                self._core.hear_client(identity, question.message, now)
+            except Exception as error:  # whatever failed at one request is no reason to end all others
+                question.heard.set_exception(error)
+            else:
+                question.heard.set_result(None)
+        return True
 
     def tell(self, identity: bytes) -> bool:
         """Say that there is something for a peer; False if it is none of these."""
@@ -43,7 +67,16 @@ class Callers:
         return caller is not None
 
     def _forget(self, identity: bytes) -> None:
+        self._questions.pop(identity, None)
         del self._callers[identity]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What one of them asks, until the core has heard it."""
+
+    message: Generate
+    heard: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Caller:
@@ -54,6 +87,7 @@ class Caller:
         core: FrontendCore,
         identity: bytes,
         clock: AwakeClock,
+        questions: dict[bytes, _Question],
         wake: Callable[[], None],
         forget: Callable[[bytes], None],
     ) -> None:
@@ -61,15 +95,17 @@ class Caller:
         self._core = core
         self._identity = identity
         self._clock = clock
+        self._questions = questions
         self._wake = wake
         self._forget = forget
         self._peer = core.join(identity, clock.now)
         self._told = asyncio.Event()
 
-    def ask(self, message: Generate) -> None:
-        """Ask; the answer, be it a refusal, comes in chunks."""
-        self._core.hear_client(self._identity, message, self._clock.now)
+    async def ask(self, message: Generate) -> None:
+        """Ask, and wait until it is heard; the answer, be it a refusal, comes in chunks."""
+        question = self._questions[self._identity] = _Question(message)
         self._wake()
+        await question.heard
 
     async def chunk(self) -> Chunk:
         """Wait for and take the next chunk of any of its requests."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+from collections import deque
 from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
 from typing import Self
@@ -56,7 +57,8 @@ _log = logging.getLogger("stepahead.frontend")
 class FrontendProcess:
     """One turn: hear schedulers and clients, let time pass, speak to schedulers and clients.
 
-    HTTP requests are tasks of the same loop and, for the core, clients like the others.
+    HTTP requests are tasks of the same loop and, for the core, clients like the others: they are heard in turn with
+    those behind the socket, within the same time.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class FrontendProcess:
             self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
             self._wake = Wake(stop)
             self._callers = Callers(self._core, self._clock, self._wake.set)
+            self._clients = deque((self._hear_socket, self._callers.hear_next))  # the next to be heard comes first
             self._drain = Drain(self._core, self._callers, stop, lifeline, serve.drain_timeout)
             self._undo = undo.pop_all()
 
@@ -145,19 +148,25 @@ class FrontendProcess:
 
     def _hear_clients(self, now: float) -> None:
         for _ in for_a_turn(MOST_MESSAGES_A_TURN, CLIENTS_TURN_SECONDS):
-            received = receive_from_peer(self._router)
-            if received is None:
+            if not any(hear_next(now) for hear_next in self._clients):
                 break
-            try:
-                message = decode(received.frame, Generate, Cancel, Ping, Pong)
-            except ProtocolError as error:
-                request = request_of(received.frame)
-                if request is None:
-                    self._dropped.add(error)
-                else:
-                    self._core.refuse(received.peer, request, str(error), now)
+            self._clients.rotate()
+
+    def _hear_socket(self, now: float) -> bool:
+        received = receive_from_peer(self._router)
+        if received is None:
+            return False
+        try:
+            message = decode(received.frame, Generate, Cancel, Ping, Pong)
+        except ProtocolError as error:
+            request = request_of(received.frame)
+            if request is None:
+                self._dropped.add(error)
             else:
-                self._core.hear_client(received.peer, message, now)
+                self._core.refuse(received.peer, request, str(error), now)
+        else:
+            self._core.hear_client(received.peer, message, now)
+        return True
 
     def _speak_to_schedulers(self, now: float) -> None:
         for link, dealer in zip(self._core.links, self._dealers, strict=True):

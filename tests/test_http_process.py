@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,21 @@ def test_text_comes_as_it_is_made(server: HttpServer, scheduler: StubScheduler) 
         scheduler.take(Submit)
         scheduler.allow(1)
         assert asked.result(10) == " one"
+
+
+def test_a_stream_goes_on_while_many_long_prompts_are_read(server: HttpServer) -> None:
+    def ask_long(_: int) -> float:
+        assert server.post("completions", prompt="a" * 100_000).status_code == 400
+        return time.monotonic()
+
+    with streaming(server, **FOREVER) as stream, ThreadPoolExecutor(20) as pool:
+        next(stream)
+        asked = time.monotonic()
+        answers = pool.map(ask_long, range(20))
+        times = [time.monotonic() for _ in stream]
+        seconds = max(answers) - asked
+    gaps = [after - before for before, after in pairwise([asked, *times])]
+    assert max(gaps) < seconds / 3, "all of them were read before anybody was spoken to"
 
 
 def test_a_client_that_does_not_read_gets_everything_later_in_larger_pieces_and_delays_nobody(

@@ -67,8 +67,7 @@ class Answer(Response):
         streamed = self._asks[0].stream
         try:
             for ask in self._asks:
-                self._caller.ask(ask)
-                await asyncio.sleep(0)  # to read a prompt takes time, and others are to be served meanwhile
+                await self._caller.ask(ask)
             first = await self._chunk()
             if not streamed:
                 await JSONResponse(self._shape.whole(await self._all(first)))(scope, receive, send)
