@@ -30,7 +30,7 @@ from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
 from protocol.messages import Attached, Cancel, Deltas, Generate, Ping, Pong, Unattached
 from protocol.sockets import (
-    HEARTBEAT_SECONDS,
+    LONGEST_TURN_SECONDS,
     RETRY_SECONDS,
     PeerGoneError,
     bind_router,
@@ -95,7 +95,7 @@ class FrontendProcess:
             )
             seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
             intake = Intake(text, defaults, lambda: seeds.getrandbits(64))
-            self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
+            self._clock = AwakeClock(longest_turn=LONGEST_TURN_SECONDS)
             self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
             self._wake = Wake(stop)
             self._callers = Callers(self._core, self._clock, self._wake.set)

@@ -273,6 +273,19 @@ def test_a_scheduler_that_falls_silent_is_named_within_two_seconds_and_until_it_
     assert wait_for_health(server.client, 200) < 2.0
 
 
+def test_long_prompts_of_which_each_takes_a_second_make_nobody_silent(tmp_path: Path, model: Path) -> None:
+    with (
+        StubScheduler(f"ipc://{tmp_path / 'scheduler'}", script, max_model_len=2**16, eos=(EOS,)) as scheduler,
+        HttpServer(tmp_path, model, scheduler.address) as server,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        asked = [pool.submit(server.post, "completions", prompt="a" * 1_500_000) for _ in range(3)]
+        while not all(each.done() for each in asked):
+            assert server.client.get("/health").json() == {"status": "ok"}
+            time.sleep(0.005)
+        assert [each.result().status_code for each in asked] == [400] * 3
+
+
 def test_an_idle_frontend_with_http_uses_next_to_no_time(server: HttpServer) -> None:
     process = psutil.Process(server.process.pid)
     before = sum(process.cpu_times()[:2])
