@@ -99,7 +99,7 @@ class FrontendProcess:
             self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
             self._wake = Wake(stop)
             self._callers = Callers(self._core, self._clock, self._wake.set)
-            self._clients = deque((self._hear_socket, self._callers.hear_next))  # the next to be heard comes first
+            self._clients = deque((self._hear_socket, self._callers.do_next))  # whose turn is next comes first
             self._drain = Drain(self._core, self._callers, stop, lifeline, serve.drain_timeout)
             self._undo = undo.pop_all()
 
@@ -114,7 +114,7 @@ class FrontendProcess:
                     now = self._clock.turn()
                     self._hear_schedulers(now)
                     if serving:
-                        self._hear_clients(now)
+                        self._hear_clients()
                     elif self._core.ready:
                         serving = True
                         self._wake.watch(self._router)
@@ -124,6 +124,7 @@ class FrontendProcess:
                     self._speak_to_schedulers(now)
                     self._speak_to_clients(now)
                     self._wake.look_again()
+                self._callers.close()
 
     def _http(self) -> AbstractAsyncContextManager[None]:
         if self._listener is None:
@@ -146,13 +147,14 @@ class FrontendProcess:
                 else:
                     self._core.hear_scheduler(index, message, now)
 
-    def _hear_clients(self, now: float) -> None:
+    def _hear_clients(self) -> None:
         for _ in for_a_turn(MOST_MESSAGES_A_TURN, CLIENTS_TURN_SECONDS):
-            if not any(hear_next(now) for hear_next in self._clients):
+            if not any(hear_next() for hear_next in self._clients):
                 break
             self._clients.rotate()
 
-    def _hear_socket(self, now: float) -> bool:
+    def _hear_socket(self) -> bool:
+        now = self._clock.now
         received = receive_from_peer(self._router)
         if received is None:
             return False

@@ -21,9 +21,6 @@ class Within:
         self.wakes = 0
         self.callers = Callers(self.it.core, AwakeClock(1.0, lambda: self.it.now), self._wake)
 
-    def hear_next(self) -> bool:
-        return self.callers.hear_next(self.it.now)
-
     async def asking(self, number: int, *requests: int) -> tuple[Caller, asyncio.Task[None]]:
         """Let a new one ask, one after the other, for continuations of `number`."""
         caller = self.callers.join()
@@ -50,10 +47,10 @@ async def test_nothing_is_read_before_the_process_says_so_and_then_one_question_
     assert within.heard() == []
     for number in (1, 2, 3):
         within.wakes = 0
-        assert within.hear_next()
+        assert within.callers.do_next()
         assert within.heard() == [number]
         assert bool(within.wakes) == (number < 3), "those that still wait need another turn"
-    assert not within.hear_next()
+    assert not within.callers.do_next()
     await asyncio.gather(*tasks)
 
 
@@ -62,7 +59,7 @@ async def test_one_that_asks_for_much_lets_the_others_go_between() -> None:
     await within.asking(1, 0, 1, 2)
     await within.asking(2, 0)
     for _ in range(4):
-        within.hear_next()
+        within.callers.do_next()
         await asyncio.sleep(0)
     assert within.heard() == [1, 2, 1, 1]
 
@@ -75,7 +72,7 @@ async def test_of_one_that_left_or_gave_up_nothing_is_heard() -> None:
     gone.leave()
     given_up.cancel()
     await asyncio.sleep(0)
-    while within.hear_next():
+    while within.callers.do_next():
         pass
     assert within.heard() == [3]
 
@@ -89,12 +86,20 @@ async def test_a_failure_at_one_question_is_told_to_who_asked_it(monkeypatch: py
     _, task = await within.asking(1, 0)
     with monkeypatch.context() as broken:
         broken.setattr(within.it.core, "hear_client", fail)
-        assert within.hear_next()
+        assert within.callers.do_next()
     with pytest.raises(RuntimeError, match="broken"):
         await task
     caller, task = await within.asking(2, 0)
-    assert within.hear_next()
+    assert within.callers.do_next()
     await task
     assert within.heard() == [2]
     within.it.core.stop()
     assert (await caller.chunk()).finish == Finish.ERROR
+
+
+async def test_what_waits_at_the_end_is_done_and_whatever_comes_later_too() -> None:
+    within = Within()
+    waiting = within.callers.in_turn(lambda: "before")
+    within.callers.close()
+    assert waiting.result() == "before"
+    assert await within.callers.in_turn(lambda: "after") == "after"
