@@ -512,5 +512,26 @@ async def test_more_requests_than_can_be_held_are_told_to_come_back(
     assert (await it.post("completions", prompt="a")).status_code == 200
 
 
+async def test_those_whose_bodies_do_not_arrive_count_too_until_their_time_is_up(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.http.app.MOST_CALLS", 1)
+    monkeypatch.setattr("frontend.http.body.BODY_SECONDS", 0.2)
+    it = serve()
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(60)
+
+    headers = {"content-type": "application/json"}
+    slow = asyncio.create_task(it.client.post("/v1/completions", content=never(), headers=headers))
+    await asyncio.sleep(0.05)
+    assert "overloaded" in error_of(await it.post("completions", prompt="a"), 503)["message"]
+    assert (await it.client.get("/v1/models")).status_code == 200, "to list the models takes nothing"
+    assert "did not arrive" in error_of(await slow, 408)["message"]
+    assert (await slow).headers["connection"] == "close"
+    assert (await it.post("completions", prompt="a")).status_code == 200
+
+
 async def test_the_version_is_told(serve: Serve) -> None:
     assert (await serve().client.get("/version")).json()["version"]

@@ -244,6 +244,15 @@ def test_a_reader_that_never_reads_does_not_keep_it_from_ending(tmp_path: Path, 
         assert server.process.wait(5) == 0
 
 
+def test_a_body_that_never_ends_does_not_keep_it_from_ending(server: HttpServer) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(head)
+        time.sleep(0.2)  # for it to begin to read
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(5) == 0
+
+
 def test_a_busy_port_is_one_line_and_code_2(tmp_path: Path, model: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
