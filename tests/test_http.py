@@ -336,6 +336,32 @@ async def test_what_is_not_served_yet_is_400_by_name_and_its_neutral_values_are_
             assert (await it.post(path, **asked(path, **{name: neutral}))).status_code == 200
 
 
+@BOTH
+@pytest.mark.parametrize("value", [True, False, 1, 0])
+async def test_special_tokens_are_added_as_ever_or_it_is_refused(serve: Serve, path: str, value: object) -> None:
+    usual = path == "completions"
+    answer = await serve().post(path, **asked(path, add_special_tokens=value))
+    if value is usual:
+        assert answer.status_code == 200
+    else:
+        assert error_of(answer, 400)["param"] == "add_special_tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("return_token_ids", True),
+        ("priority", 5),
+        ("priority", -1),
+        ("cache_salt", "mine"),
+        ("logits_processors", ["a"]),
+    ],
+)
+async def test_what_vllm_serves_and_we_do_not_is_not_passed_over(serve: Serve, name: str, value: object) -> None:
+    for path in ("completions", "chat/completions"):
+        assert error_of(await serve().post(path, **asked(path, **{name: value})), 400)["param"] == name
+
+
 async def test_options_of_a_stream_need_one(serve: Serve) -> None:
     answer = await serve().post("completions", prompt="a", stream_options={"include_usage": True})
     assert error_of(answer, 400)["param"] == "stream_options"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
@@ -94,6 +94,7 @@ class Parameters(BaseModel):
     """What both endpoints know. Names that nobody knows are passed over; null is the server's choice."""
 
     model_config = ConfigDict(strict=True, frozen=True)
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]]
     model: str | None = None
     max_tokens: _Limit = None
     max_completion_tokens: _Limit = None
@@ -147,6 +148,7 @@ class Parameters(BaseModel):
 class CompletionParameters(Parameters):
     """POST /v1/completions."""
 
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (True,)}
     prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
 
     def generates(self) -> list[Generate]:
@@ -163,6 +165,7 @@ class CompletionParameters(Parameters):
 class ChatParameters(Parameters):
     """POST /v1/chat/completions."""
 
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
     messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(_messages)]
 
     def generates(self) -> list[Generate]:
@@ -172,7 +175,7 @@ class ChatParameters(Parameters):
 
 def parameters(kind: type[_Parameters], document: Mapping[str, Any]) -> _Parameters:
     """Return the checked parameters; raises `ApiError`, which names the first that is wrong."""
-    refuse_unsupported(document)
+    refuse_unsupported(document, kind.neutral)
     try:
         return kind.model_validate(document)
     except ValidationError as error:
