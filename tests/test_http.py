@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import weakref
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -13,10 +14,10 @@ import pytest
 from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
 from frontend.http.body import DEEPEST
-from frontend.http.parameters import MOST_PROMPTS
+from frontend.http.parameters import MOST_PROMPTS, CompletionParameters
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
-from protocol.messages import Submit
+from protocol.messages import Generate, Submit
 from tests.http_driver import HttpDriver
 from tests.tiny_tokenizers import byte_level_tokenizer
 from tests.word_tokenizer import EOS, word, word_text
@@ -506,6 +507,33 @@ async def test_a_prompt_that_is_refused_takes_the_others_of_its_request_along(se
     await it.idle()
     assert it.submitted
     assert it.aborted == [submit.request for submit in it.submitted]
+
+
+class Text(str):
+    """A text whose end can be seen."""
+
+    __slots__ = ("__weakref__",)
+
+
+@MODES
+async def test_the_text_of_a_prompt_is_kept_until_it_is_asked_and_no_longer(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    texts: list[weakref.ref[Text]] = []
+    kept: list[int] = []
+
+    def generates(self: CompletionParameters) -> list[Generate]:
+        prompts = [Text(prompt) for prompt in self.prompt]
+        texts.extend(map(weakref.ref, prompts))
+        return [self.generate(index, 9, prompt=prompt) for index, prompt in enumerate(prompts)]
+
+    def script(submit: Submit) -> list[int]:
+        kept.append(sum(text() is not None for text in texts))
+        return ends_by_itself(submit)
+
+    monkeypatch.setattr(CompletionParameters, "generates", generates)
+    assert (await serve(script).post("completions", prompt=["a", "b", "c"], stream=stream)).status_code == 200
+    assert kept == [3, 2, 1]
 
 
 @BOTH
