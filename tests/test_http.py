@@ -7,14 +7,15 @@ import json
 import weakref
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
 from frontend.http.body import DEEPEST
-from frontend.http.parameters import MOST_PROMPTS, CompletionParameters
+from frontend.http.errors import ApiError
+from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionParameters, parameters
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
 from protocol.messages import Generate, Submit
@@ -308,6 +309,27 @@ WRONG = [
     *[("completions", "prompt", value) for value in WRONG_PROMPTS],
     *[("chat/completions", "messages", value) for value in WRONG_MESSAGES],
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "temperature", "top_k", "top_p", "min_p", "seed"])
+def test_numbers_have_the_limits_of_the_message_that_they_go_into(name: str) -> None:
+    (declared,) = get_type_hints(Generate, include_extras=True)[name].__metadata__
+    high = declared.kind.high
+    for value in (declared.kind.low, high):
+        (ask,) = parameters(CompletionParameters, {"prompt": "a", name: value}).generates()
+        assert getattr(ask, name) == value
+    with pytest.raises(ApiError):
+        parameters(CompletionParameters, {"prompt": "a", name: high * 2})
+
+
+def test_lists_have_the_limits_of_the_message_that_they_go_into() -> None:
+    hints = get_type_hints(Generate, include_extras=True)
+    stops, messages = hints["stop"].__metadata__[0].most, hints["messages"].__metadata__[0].kind.most
+    (ask,) = parameters(ChatParameters, {"messages": [USER] * messages, "stop": ["a"] * stops}).generates()
+    assert (len(ask.messages or ()), len(ask.stop)) == (messages, stops)
+    for more in ({"messages": [USER] * (messages + 1)}, {"messages": [USER], "stop": ["a"] * (stops + 1)}):
+        with pytest.raises(ApiError):
+            parameters(ChatParameters, more)
 
 
 @pytest.mark.parametrize(("path", "name", "value"), WRONG, ids=lambda value: f"{value}"[:40])

@@ -10,9 +10,7 @@ from starlette.requests import Request
 
 from frontend.http.errors import ApiError
 from frontend.text_error import TextError, require_unicode
-from protocol.fields import INT64_MAX
-
-INT64_MIN = -INT64_MAX - 1
+from protocol.fields import INT64_MAX, INT64_MIN
 
 DEEPEST = 100
 """Levels of lists and objects within each other."""

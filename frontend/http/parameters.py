@@ -10,13 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from frontend.http.errors import ApiError
 from frontend.http.unsupported import refuse_unsupported
-from protocol.messages import MOST_STOP_TOKENS, Generate
+from protocol.fields import INT64_MAX, INT64_MIN
+from protocol.messages import COUNT_MAX, MOST_MESSAGES, MOST_STOP_TOKENS, MOST_STOPS, TEMPERATURE_MAX, Generate
 
 MOST_PROMPTS = 256
 """Prompts of one request: each is a request of its own to the scheduler."""
-
-MOST_STOPS = 64
-MOST_MESSAGES = 2**12
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for completions. A chat may go on to the end of the context."""
@@ -79,7 +77,7 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(value)
 
 
-_Limit = Annotated[int | None, Field(ge=1, le=2**31 - 1)]
+_Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
 
 
 class StreamOptions(BaseModel):
@@ -98,11 +96,11 @@ class Parameters(BaseModel):
     model: str | None = None
     max_tokens: _Limit = None
     max_completion_tokens: _Limit = None
-    temperature: Annotated[float | None, Field(ge=0, le=1e6, allow_inf_nan=False)] = None
-    top_k: Annotated[int | None, Field(ge=-1, le=2**31 - 1)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=TEMPERATURE_MAX, allow_inf_nan=False)] = None
+    top_k: Annotated[int | None, Field(ge=-1, le=COUNT_MAX)] = None
     top_p: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
     min_p: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
-    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63)] = None
+    seed: Annotated[int | None, Field(ge=INT64_MIN, le=INT64_MAX)] = None
     stop: Annotated[tuple[str, ...], PlainValidator(_stop)] = ()
     stop_token_ids: Annotated[list[int], PlainValidator(_stop_token_ids)] = []
     ignore_eos: bool | None = None
