@@ -13,7 +13,7 @@ import pytest
 
 from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
-from frontend.http.body import DEEPEST
+from frontend.http.body import DEEPEST, object_of
 from frontend.http.errors import ApiError
 from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionParameters, parameters
 from frontend.http.unsupported import NEUTRAL
@@ -586,6 +586,29 @@ async def test_more_requests_than_can_be_held_are_told_to_come_back(
     assert first.status_code == 200
     assert "overloaded" in error_of(second, 503)["message"]
     assert (await it.post("completions", prompt="a")).status_code == 200
+
+
+async def test_bodies_are_parsed_one_by_one_when_the_process_says_so(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = serve()
+    parsed: list[bytes] = []
+
+    def parse(body: bytes) -> dict[str, Any]:
+        parsed.append(body)
+        return object_of(body)
+
+    monkeypatch.setattr("frontend.http.app.object_of", parse)
+    with monkeypatch.context() as away:
+        away.setattr(it, "_turn", lambda: None)
+        asking = [asyncio.create_task(it.post("completions", prompt="a")) for _ in range(3)]
+        for _ in range(20):
+            await it.idle()
+        for done in range(3):
+            assert len(parsed) == done
+            assert it.callers.do_next()
+        assert len(parsed) == 3
+    assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * 3
 
 
 async def test_those_whose_bodies_do_not_arrive_count_too_until_their_time_is_up(
