@@ -109,22 +109,22 @@ class FrontendProcess:
         serving = False
         with self._wake.watching(self._dealers):
             async with self._http():
-                while not self._drain.over:
-                    await self._wake.wait(RETRY_SECONDS if self._blocked else LOOK_AROUND_SECONDS)
-                    now = self._clock.turn()
-                    self._hear_schedulers(now)
-                    if serving:
-                        self._hear_clients()
-                    elif self._core.ready:
-                        serving = True
-                        self._wake.watch(self._router)
-                        self._lifeline.ready()
-                    self._core.look_around(now)
-                    self._drain.look(now)
-                    self._speak_to_schedulers(now)
-                    self._speak_to_clients(now)
-                    self._wake.look_again()
-                self._callers.close()
+                with contextlib.closing(self._callers):  # before HTTP ends: it waits for what they wait for
+                    while not self._drain.over:
+                        await self._wake.wait(RETRY_SECONDS if self._blocked else LOOK_AROUND_SECONDS)
+                        now = self._clock.turn()
+                        self._hear_schedulers(now)
+                        if serving:
+                            self._hear_clients()
+                        elif self._core.ready:
+                            serving = True
+                            self._wake.watch(self._router)
+                            self._lifeline.ready()
+                        self._core.look_around(now)
+                        self._drain.look(now)
+                        self._speak_to_schedulers(now)
+                        self._speak_to_clients(now)
+                        self._wake.look_again()
 
     def _http(self) -> AbstractAsyncContextManager[None]:
         if self._listener is None:
