@@ -209,16 +209,22 @@ def test_sigterm_lets_what_runs_finish_and_answers_new_work_with_503(
 @pytest.mark.parametrize("how", ["a second signal", "the end of the grace"])
 def test_what_is_cut_off_is_told_so(tmp_path: Path, model: Path, scheduler: StubScheduler, how: str) -> None:
     grace = 60 if how == "a second signal" else 0.3
+
+    def begin_when_both_are_there() -> None:
+        for _ in range(2):
+            scheduler.take(Submit)
+        scheduler.allow(5)
+
     with (
         HttpServer(tmp_path, model, scheduler.address, f"--drain-timeout={grace}") as server,
-        ThreadPoolExecutor(1) as pool,
+        ThreadPoolExecutor(2) as pool,
     ):
-        scheduler.allow(5 - 10**9)
+        scheduler.allow(CLOSED)
+        begun = pool.submit(begin_when_both_are_there)
         whole = pool.submit(server.post, "completions", **FOREVER)
         with streaming(server, **FOREVER) as stream:
             assert " one" in next(stream)
-            scheduler.take(Submit)
-            scheduler.take(Submit)
+            begun.result(20)
             server.process.send_signal(signal.SIGTERM)
             if how == "a second signal":
                 wait_for_health(server.client, 503)
