@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from itertools import count
+from typing import TypeVar
 
 from frontend.core import FrontendCore
 from protocol.awake_clock import AwakeClock
@@ -13,17 +15,24 @@ from protocol.messages import Chunk, Generate
 _PREFIX = b"\0local"
 """ZeroMQ lets no client choose an identity that begins with a zero byte, and those it draws itself have five bytes."""
 
+_Done = TypeVar("_Done")
+
 
 class Callers:
-    """Those who ask from within; each is a peer of the core, under the same rules as those behind a socket."""
+    """Those who ask from within; each is a peer of the core, under the same rules as those behind a socket.
+
+    What takes them long, such as to read a prompt, they do when the process says so, like everybody else.
+    """
 
     def __init__(self, core: FrontendCore, clock: AwakeClock, wake: Callable[[], None]) -> None:
-        """Ask `core`; `wake` lets the process see to what it wants to say then."""
+        """Ask `core`; `wake` lets the process see to what they want done, or the core wants to say."""
         self._core = core
         self._clock = clock
         self._wake = wake
         self._numbers = count()
         self._callers: dict[bytes, Caller] = {}
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._closed = False
 
     def __len__(self) -> int:
         """How many there are."""
@@ -32,7 +41,7 @@ class Callers:
     def join(self) -> Caller:
         """Take in another one, until it leaves."""
         identity = _PREFIX + next(self._numbers).to_bytes(8)
-        caller = self._callers[identity] = Caller(self._core, identity, self._clock, self._wake, self._forget)
+        caller = self._callers[identity] = Caller(self._core, identity, self._clock, self.in_turn, self._forget)
         return caller
 
     def tell(self, identity: bytes) -> bool:
@@ -42,8 +51,43 @@ class Callers:
             caller.tell()
         return caller is not None
 
+    def in_turn(self, work: Callable[[], _Done]) -> asyncio.Future[_Done]:
+        """Have something done that takes long; the result is that of `work`, unless it is cancelled before."""
+        done: asyncio.Future[_Done] = asyncio.get_running_loop().create_future()
+
+        def do() -> None:
+            if done.cancelled():
+                return
+            try:
+                done.set_result(work())
+            except Exception as error:  # what fails at one request is no reason to end all others
+                done.set_exception(error)
+
+        self._waiting.append(do)
+        if self._closed:
+            self.do_next()
+        else:
+            self._wake()
+        return done
+
+    def do_next(self) -> bool:
+        """Do what has waited longest; False if nothing waits."""
+        if not self._waiting:
+            return False
+        self._waiting.popleft()()
+        if self._waiting:
+            self._wake()  # should this turn be over
+        return True
+
+    def close(self) -> None:
+        """Do all that waits, and from now on everything at once: there will be no more turns."""
+        self._closed = True
+        while self.do_next():
+            pass
+
     def _forget(self, identity: bytes) -> None:
         del self._callers[identity]
+        self._wake()  # the core may have something to say of it
 
 
 class Caller:
@@ -54,22 +98,23 @@ class Caller:
         core: FrontendCore,
         identity: bytes,
         clock: AwakeClock,
-        wake: Callable[[], None],
+        in_turn: Callable[[Callable[[], None]], asyncio.Future[None]],
         forget: Callable[[bytes], None],
     ) -> None:
         """Become a peer of `core`."""
         self._core = core
         self._identity = identity
         self._clock = clock
-        self._wake = wake
+        self._in_turn = in_turn
         self._forget = forget
         self._peer = core.join(identity, clock.now)
         self._told = asyncio.Event()
+        self._asking: asyncio.Future[None] | None = None
 
-    def ask(self, message: Generate) -> None:
-        """Ask; the answer, be it a refusal, comes in chunks."""
-        self._core.hear_client(self._identity, message, self._clock.now)
-        self._wake()
+    async def ask(self, message: Generate) -> None:
+        """Ask, and wait until it is heard; the answer, be it a refusal, comes in chunks."""
+        self._asking = self._in_turn(lambda: self._core.hear_client(self._identity, message, self._clock.now))
+        await self._asking
 
     async def chunk(self) -> Chunk:
         """Wait for and take the next chunk of any of its requests."""
@@ -85,7 +130,8 @@ class Caller:
         self._told.set()
 
     def leave(self) -> None:
-        """Be gone: what is under way is aborted."""
+        """Be gone: what is under way is aborted, and what is not yet heard never is."""
+        if self._asking is not None:
+            self._asking.cancel()
         self._core.client_gone(self._identity)
         self._forget(self._identity)
-        self._wake()

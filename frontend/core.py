@@ -153,7 +153,7 @@ class FrontendCore:
     def hear_scheduler(self, index: int, message: Message, now: float) -> None:
         """Take a message of a scheduler."""
         link = self.links[index]
-        link.heard = now
+        link.hear(now)
         match message:
             case Attached():
                 self._attached(link, message, now)
@@ -255,7 +255,7 @@ class FrontendCore:
         elif link.attached is None:
             if now - link.spoke >= HEARTBEAT_SECONDS and link.peek() is None:
                 link.attach()
-        elif now - link.asked >= PULSE_SECONDS and link.peek() is None:
+        elif now - link.asked >= PULSE_SECONDS:
             link.ask(now)
 
     def stop(self) -> None:

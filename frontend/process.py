@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+from collections import deque
 from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
 from typing import Self
@@ -29,7 +30,7 @@ from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
 from protocol.messages import Attached, Cancel, Deltas, Generate, Ping, Pong, Unattached
 from protocol.sockets import (
-    HEARTBEAT_SECONDS,
+    LONGEST_TURN_SECONDS,
     RETRY_SECONDS,
     PeerGoneError,
     bind_router,
@@ -56,7 +57,8 @@ _log = logging.getLogger("stepahead.frontend")
 class FrontendProcess:
     """One turn: hear schedulers and clients, let time pass, speak to schedulers and clients.
 
-    HTTP requests are tasks of the same loop and, for the core, clients like the others.
+    HTTP requests are tasks of the same loop and, for the core, clients like the others: they are heard in turn with
+    those behind the socket, within the same time.
     """
 
     def __init__(
@@ -93,10 +95,11 @@ class FrontendProcess:
             )
             seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
             intake = Intake(text, defaults, lambda: seeds.getrandbits(64))
-            self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
+            self._clock = AwakeClock(longest_turn=LONGEST_TURN_SECONDS)
             self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
             self._wake = Wake(stop)
             self._callers = Callers(self._core, self._clock, self._wake.set)
+            self._clients = deque((self._hear_socket, self._callers.do_next))  # whose turn is next comes first
             self._drain = Drain(self._core, self._callers, stop, lifeline, serve.drain_timeout)
             self._undo = undo.pop_all()
 
@@ -106,21 +109,22 @@ class FrontendProcess:
         serving = False
         with self._wake.watching(self._dealers):
             async with self._http():
-                while not self._drain.over:
-                    await self._wake.wait(RETRY_SECONDS if self._blocked else LOOK_AROUND_SECONDS)
-                    now = self._clock.turn()
-                    self._hear_schedulers(now)
-                    if serving:
-                        self._hear_clients(now)
-                    elif self._core.ready:
-                        serving = True
-                        self._wake.watch(self._router)
-                        self._lifeline.ready()
-                    self._core.look_around(now)
-                    self._drain.look(now)
-                    self._speak_to_schedulers(now)
-                    self._speak_to_clients(now)
-                    self._wake.look_again()
+                with contextlib.closing(self._callers):  # before HTTP ends: it waits for what they wait for
+                    while not self._drain.over:
+                        await self._wake.wait(RETRY_SECONDS if self._blocked else LOOK_AROUND_SECONDS)
+                        now = self._clock.turn()
+                        self._hear_schedulers(now)
+                        if serving:
+                            self._hear_clients()
+                        elif self._core.ready:
+                            serving = True
+                            self._wake.watch(self._router)
+                            self._lifeline.ready()
+                        self._core.look_around(now)
+                        self._drain.look(now)
+                        self._speak_to_schedulers(now)
+                        self._speak_to_clients(now)
+                        self._wake.look_again()
 
     def _http(self) -> AbstractAsyncContextManager[None]:
         if self._listener is None:
@@ -143,21 +147,28 @@ class FrontendProcess:
                 else:
                     self._core.hear_scheduler(index, message, now)
 
-    def _hear_clients(self, now: float) -> None:
+    def _hear_clients(self) -> None:
         for _ in for_a_turn(MOST_MESSAGES_A_TURN, CLIENTS_TURN_SECONDS):
-            received = receive_from_peer(self._router)
-            if received is None:
+            if not any(hear_next() for hear_next in self._clients):
                 break
-            try:
-                message = decode(received.frame, Generate, Cancel, Ping, Pong)
-            except ProtocolError as error:
-                request = request_of(received.frame)
-                if request is None:
-                    self._dropped.add(error)
-                else:
-                    self._core.refuse(received.peer, request, str(error), now)
+            self._clients.rotate()
+
+    def _hear_socket(self) -> bool:
+        now = self._clock.now
+        received = receive_from_peer(self._router)
+        if received is None:
+            return False
+        try:
+            message = decode(received.frame, Generate, Cancel, Ping, Pong)
+        except ProtocolError as error:
+            request = request_of(received.frame)
+            if request is None:
+                self._dropped.add(error)
             else:
-                self._core.hear_client(received.peer, message, now)
+                self._core.refuse(received.peer, request, str(error), now)
+        else:
+            self._core.hear_client(received.peer, message, now)
+        return True
 
     def _speak_to_schedulers(self, now: float) -> None:
         for link, dealer in zip(self._core.links, self._dealers, strict=True):

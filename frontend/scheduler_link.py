@@ -28,6 +28,7 @@ class SchedulerLink:
         self.lost = now  # since when it has not known us, if it does not
         self.spoke = now
         self.asked = now  # when it was last asked how it is
+        self._waits_since: float | None = None  # when it was first asked since it was heard, if it was
         self.streams: dict[int, Stream] = {}
         self.outstanding = 0  # tokens that may still have to be worked on, of all its streams
         self.worker_trouble = ""  # what its last Pong said
@@ -48,16 +49,24 @@ class SchedulerLink:
         self._ended.clear()
         self.attach()
 
+    def hear(self, now: float) -> None:
+        """Note that it has said something."""
+        self.heard = now
+        self._waits_since = None
+
     def ask(self, now: float) -> None:
-        """Ask how it is."""
+        """Ask how it is, once if it does not take what is said."""
         self.asked = now
-        self._outbox.append(Ping())
+        if self._waits_since is None:
+            self._waits_since = now
+        if Ping() not in self._outbox:
+            self._outbox.append(Ping())
 
     def trouble(self, now: float) -> str:
         """Return in words why it serves nobody; nothing if it does."""
         if self.attached is None:
             return f"the scheduler at {self.address} is not attached"
-        if now - self.heard > LATE_SECONDS:
+        if self._waits_since is not None and now - self._waits_since > LATE_SECONDS:
             return f"the scheduler at {self.address} is silent"
         return self.worker_trouble
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from protocol.errors import ProtocolError
 
 INT64_MAX = 2**63 - 1
+INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
 
 

@@ -18,20 +18,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import ProtocolError
-from protocol.fields import UINT64_MAX, Column, Document, Flag, Integer, Many, Maybe, Real, Text
+from protocol.fields import INT64_MAX, INT64_MIN, UINT64_MAX, Column, Document, Flag, Integer, Many, Maybe, Real, Text
+
+# What a request may ask for at most, however it is asked: HTTP has the same limits.
+COUNT_MAX = 2**31 - 1
+TEMPERATURE_MAX = 1e6
+MOST_STOPS = 64
+MOST_MESSAGES = 2**12  # of a chat
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
 Session = Annotated[int, Integer(1, UINT64_MAX)]  # drawn at random by one side of a handshake; a mismatch is dropped
 RequestId = Annotated[int, Integer(0, UINT64_MAX)]  # a client's counter: with its incarnation, never used twice
 Step = Annotated[int, Integer()]  # steps of a session count from 1; 0 is "none yet"
-Count = Annotated[int, Integer(0, 2**31 - 1)]
+Count = Annotated[int, Integer(0, COUNT_MAX)]
 Words = Annotated[str, Text()]
 U1 = Annotated[NDArray[np.uint8], Column("<u1")]
 U4 = Annotated[NDArray[np.uint32], Column("<u4")]
 U8 = Annotated[NDArray[np.uint64], Column("<u8")]
 
-Temperature = Annotated[float, Real(0.0, 1e6)]  # 0 is greedy
-TopK = Annotated[int, Integer(0, 2**31 - 1)]  # 0 is off
+Temperature = Annotated[float, Real(0.0, TEMPERATURE_MAX)]  # 0 is greedy
+TopK = Annotated[int, Integer(0, COUNT_MAX)]  # 0 is off
 TopP = Annotated[float, Real(0.0, 1.0)]
 MinP = Annotated[float, Real(0.0, 1.0)]
 Seed = Annotated[int, Integer(0, UINT64_MAX)]
@@ -148,7 +154,7 @@ class Plan:
     table_index: U4
     table_block: U4
     begin_slot: U4  # requests that enter a slot with this step, and how to sample them
-    temperature: Annotated[NDArray[np.float32], Column("<f4", 0.0, 1e6)]
+    temperature: Annotated[NDArray[np.float32], Column("<f4", 0.0, TEMPERATURE_MAX)]
     top_k: U4
     top_p: Annotated[NDArray[np.float32], Column("<f4", 0.0, 1.0)]
     min_p: Annotated[NDArray[np.float32], Column("<f4", 0.0, 1.0)]
@@ -301,17 +307,17 @@ class Generate:
 
     request: RequestId
     prompt: Annotated[str | None, Maybe(Text())] = None
-    messages: Annotated[tuple[dict[str, Any], ...] | None, Maybe(Many(Document(), 2**12))] = None
+    messages: Annotated[tuple[dict[str, Any], ...] | None, Maybe(Many(Document(), MOST_MESSAGES))] = None
     token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
     stream: Annotated[bool, Flag()] = False
-    max_tokens: Annotated[int | None, Maybe(Integer(1, 2**31 - 1))] = None
-    temperature: Annotated[float | None, Maybe(Real(0.0, 1e6))] = None
-    top_k: Annotated[int | None, Maybe(Integer(0, 2**31 - 1))] = None
+    max_tokens: Annotated[int | None, Maybe(Integer(1, COUNT_MAX))] = None
+    temperature: Annotated[float | None, Maybe(Real(0.0, TEMPERATURE_MAX))] = None
+    top_k: Annotated[int | None, Maybe(Integer(0, COUNT_MAX))] = None
     top_p: Annotated[float | None, Maybe(Real(0.0, 1.0))] = None
     min_p: Annotated[float | None, Maybe(Real(0.0, 1.0))] = None
-    seed: Annotated[int | None, Maybe(Integer(-(2**63), 2**63 - 1))] = None
+    seed: Annotated[int | None, Maybe(Integer(INT64_MIN, INT64_MAX))] = None
     ignore_eos: Annotated[bool, Flag()] = False
-    stop: Annotated[tuple[str, ...], Many(Text(2**14), 64)] = ()
+    stop: Annotated[tuple[str, ...], Many(Text(2**14), MOST_STOPS)] = ()
     stop_token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
     include_stop: Annotated[bool, Flag()] = False
     timeout: Annotated[float | None, Maybe(Real(0.0, 1e9))] = None

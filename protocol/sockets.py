@@ -33,11 +33,15 @@ SILENCE_SECONDS = 10.0
 
 
 PULSE_SECONDS = 0.25
-"""How often a frontend asks its schedulers how they are, and a scheduler workers of which it hears nothing."""
+"""How often a frontend asks its schedulers how they are, and a scheduler workers to which it says nothing else."""
 
 LATE_SECONDS = 1.0
-"""A scheduler or worker that has sent nothing for so long, asked all the while, is said to be in trouble. Nothing else
-follows from it: long before `SILENCE_SECONDS`, users should see it."""
+"""A scheduler or worker that was asked, and has sent nothing for so long since then, is said to be in trouble. Nothing
+else follows from it: long before `SILENCE_SECONDS`, users should see it."""
+
+LONGEST_TURN_SECONDS = LATE_SECONDS / 2
+"""No turn of a process counts for more when it waits for others: at least two go by, in which their answers are read,
+before anybody is late."""
 
 RETRY_SECONDS = 0.02
 """How soon a ROUTER's peer whose queue was full is tried again; ZeroMQ has no event for the room of a single peer."""

@@ -15,7 +15,14 @@ from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.lifeline import Lifeline
 from protocol.messages import Abort, Attach, Failed, Opened, Ping, Pong, Result, Submit
-from protocol.sockets import HEARTBEAT_SECONDS, PULSE_SECONDS, RETRY_SECONDS, Received, bind_router, receive_from_peer
+from protocol.sockets import (
+    LONGEST_TURN_SECONDS,
+    PULSE_SECONDS,
+    RETRY_SECONDS,
+    Received,
+    bind_router,
+    receive_from_peer,
+)
 from protocol.stop_signal import StopSignal
 from scheduler_proc.capacity import CapacityError
 from scheduler_proc.clients import Clients
@@ -60,7 +67,7 @@ class SchedulerProcess:
         self._fleet = Fleet(scheduling.credit, self._session)
         self._clients = Clients(self._router, self._session)
         self._dropped = DropLog(_log, "a client's message")
-        self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
+        self._clock = AwakeClock(longest_turn=LONGEST_TURN_SECONDS)
         self._started = self._clock.turn()
         self._collected = self._started
         self._poller = zmq.Poller()

@@ -41,6 +41,7 @@ class WorkerLink:
         self._nonce = 0
         self._heard = 0.0
         self._said = -HEARTBEAT_SECONDS
+        self._asked: float | None = None  # when it was first sent a Ping since it was heard, if it was
         self._unanswered = 0  # plans
         self._waits_since = 0.0  # for the answer to the oldest of them
 
@@ -69,6 +70,7 @@ class WorkerLink:
                 self._unanswered -= 1
                 self._waits_since = now
             self._heard = now
+            self._asked = None
             return message
         return None
 
@@ -88,6 +90,7 @@ class WorkerLink:
             self._said = now
             if self.opened is not None:
                 send(self.socket, Ping())
+                self._asked = now if self._asked is None else self._asked
             else:
                 self._nonce = new_session()
                 send(self.socket, Open(self._nonce, self._credit))
@@ -100,7 +103,7 @@ class WorkerLink:
         """
         if self.opened is None:
             return f"the worker at {self.address} has no session"
-        if now - self._heard > LATE_SECONDS:
+        if self._asked is not None and now - self._asked > LATE_SECONDS:
             return f"the worker at {self.address} is silent"
         if self._unanswered and now - self._waits_since > step_timeout:
             return f"the worker at {self.address} has not finished a step for more than {step_timeout:g} s"

@@ -71,6 +71,8 @@ class HttpDriver:
         asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
+        while self.callers.do_next():
+            pass
         for message in self.it.said_to_scheduler():
             if isinstance(message, Submit):
                 self.submitted.append(message)

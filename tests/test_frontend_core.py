@@ -15,8 +15,8 @@ from frontend.intake import MOST_CHARACTERS_A_TOKEN
 from frontend.text_peer import MANY_ANSWERS_WAITING, MOST_ANSWERS_WAITING, READING_SECONDS
 from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock
-from protocol.messages import MOST_STOP_TOKENS, Abort, Attach, Cancel, Finish, Ping, Pong, Submit, Unattached
-from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS, SILENCE_SECONDS
+from protocol.messages import MOST_STOP_TOKENS, Abort, Attach, Cancel, Finish, Message, Ping, Pong, Submit, Unattached
+from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS, LONGEST_TURN_SECONDS, SILENCE_SECONDS
 from tests.frontend_driver import ME, SEED, Driver, ids, only, text_of
 from tests.word_tokenizer import EOS, word, word_text
 
@@ -685,6 +685,40 @@ def test_troubles_of_schedulers_and_their_workers_are_told_until_they_are_over()
     assert it.core.trouble(it.now) == ""
     it.scheduler(1, Unattached(7))
     assert it.core.trouble(it.now) == "the scheduler at scheduler 1 is not attached"
+
+
+def test_a_scheduler_that_was_not_asked_is_not_late() -> None:
+    it = driver()
+    it.wait(0.25)
+    assert Ping() in it.said_to_scheduler()
+    it.scheduler(0, Pong(it.sessions[0], 0))
+    it.now += 3 * LATE_SECONDS
+    assert it.core.trouble(it.now) == ""
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["of refused prompts", "of served prompts"])
+def test_long_turns_of_our_own_make_no_scheduler_late(busy: bool) -> None:
+    it = driver()
+    clock = AwakeClock(LONGEST_TURN_SECONDS, lambda: it.now)
+    underway: list[list[Message]] = [[], []]  # an answer is not there at once, but before another turn is over
+    for turn in range(20):
+        now = clock.turn()
+        if Ping() in underway.pop(0):
+            it.core.hear_scheduler(0, Pong(it.sessions[0], 0), now)
+        if busy:
+            it.generate(turn)
+        it.now += 10 * LATE_SECONDS  # a prompt is read
+        it.core.look_around(now)
+        underway.append(it.said_to_scheduler())
+        assert it.core.trouble(clock.now) == ""
+
+
+def test_a_scheduler_that_takes_nothing_is_late_and_asked_once() -> None:
+    it = driver()
+    it.generate(1)
+    it.wait(LATE_SECONDS + 0.5)
+    assert "silent" in it.core.trouble(it.now)
+    assert it.said_to_scheduler().count(Ping()) == 1
 
 
 def test_a_core_that_drains_refuses_what_is_new_and_finishes_what_is_not() -> None:

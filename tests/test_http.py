@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import weakref
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
-from frontend.http.body import DEEPEST
-from frontend.http.parameters import MOST_PROMPTS
+from frontend.http.body import DEEPEST, object_of
+from frontend.http.errors import ApiError
+from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionParameters, parameters
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
-from protocol.messages import Submit
+from protocol.messages import Generate, Submit
 from tests.http_driver import HttpDriver
 from tests.tiny_tokenizers import byte_level_tokenizer
 from tests.word_tokenizer import EOS, word, word_text
@@ -309,6 +311,27 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "temperature", "top_k", "top_p", "min_p", "seed"])
+def test_numbers_have_the_limits_of_the_message_that_they_go_into(name: str) -> None:
+    (declared,) = get_type_hints(Generate, include_extras=True)[name].__metadata__
+    high = declared.kind.high
+    for value in (declared.kind.low, high):
+        (ask,) = parameters(CompletionParameters, {"prompt": "a", name: value}).generates()
+        assert getattr(ask, name) == value
+    with pytest.raises(ApiError):
+        parameters(CompletionParameters, {"prompt": "a", name: high * 2})
+
+
+def test_lists_have_the_limits_of_the_message_that_they_go_into() -> None:
+    hints = get_type_hints(Generate, include_extras=True)
+    stops, messages = hints["stop"].__metadata__[0].most, hints["messages"].__metadata__[0].kind.most
+    (ask,) = parameters(ChatParameters, {"messages": [USER] * messages, "stop": ["a"] * stops}).generates()
+    assert (len(ask.messages or ()), len(ask.stop)) == (messages, stops)
+    for more in ({"messages": [USER] * (messages + 1)}, {"messages": [USER], "stop": ["a"] * (stops + 1)}):
+        with pytest.raises(ApiError):
+            parameters(ChatParameters, more)
+
+
 @pytest.mark.parametrize(("path", "name", "value"), WRONG, ids=lambda value: f"{value}"[:40])
 async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parameter(
     serve: Serve, path: str, name: str, value: Any
@@ -334,6 +357,32 @@ async def test_what_is_not_served_yet_is_400_by_name_and_its_neutral_values_are_
         assert error_of(await it.post(path, **asked(path, **{name: "something"})), 400)["param"] == name
         for neutral in (None, *NEUTRAL[name]):
             assert (await it.post(path, **asked(path, **{name: neutral}))).status_code == 200
+
+
+@BOTH
+@pytest.mark.parametrize("value", [True, False, 1, 0])
+async def test_special_tokens_are_added_as_ever_or_it_is_refused(serve: Serve, path: str, value: object) -> None:
+    usual = path == "completions"
+    answer = await serve().post(path, **asked(path, add_special_tokens=value))
+    if value is usual:
+        assert answer.status_code == 200
+    else:
+        assert error_of(answer, 400)["param"] == "add_special_tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("return_token_ids", True),
+        ("priority", 5),
+        ("priority", -1),
+        ("cache_salt", "mine"),
+        ("logits_processors", ["a"]),
+    ],
+)
+async def test_what_vllm_serves_and_we_do_not_is_not_passed_over(serve: Serve, name: str, value: object) -> None:
+    for path in ("completions", "chat/completions"):
+        assert error_of(await serve().post(path, **asked(path, **{name: value})), 400)["param"] == name
 
 
 async def test_options_of_a_stream_need_one(serve: Serve) -> None:
@@ -482,6 +531,33 @@ async def test_a_prompt_that_is_refused_takes_the_others_of_its_request_along(se
     assert it.aborted == [submit.request for submit in it.submitted]
 
 
+class Text(str):
+    """A text whose end can be seen."""
+
+    __slots__ = ("__weakref__",)
+
+
+@MODES
+async def test_the_text_of_a_prompt_is_kept_until_it_is_asked_and_no_longer(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    texts: list[weakref.ref[Text]] = []
+    kept: list[int] = []
+
+    def generates(self: CompletionParameters) -> list[Generate]:
+        prompts = [Text(prompt) for prompt in self.prompt]
+        texts.extend(map(weakref.ref, prompts))
+        return [self.generate(index, 9, prompt=prompt) for index, prompt in enumerate(prompts)]
+
+    def script(submit: Submit) -> list[int]:
+        kept.append(sum(text() is not None for text in texts))
+        return ends_by_itself(submit)
+
+    monkeypatch.setattr(CompletionParameters, "generates", generates)
+    assert (await serve(script).post("completions", prompt=["a", "b", "c"], stream=stream)).status_code == 200
+    assert kept == [3, 2, 1]
+
+
 @BOTH
 async def test_nothing_new_is_taken_when_it_shuts_down(serve: Serve, path: str) -> None:
     it = serve()
@@ -509,6 +585,50 @@ async def test_more_requests_than_can_be_held_are_told_to_come_back(
     first, second = await asyncio.gather(*[it.post("completions", prompt="a") for _ in range(2)])
     assert first.status_code == 200
     assert "overloaded" in error_of(second, 503)["message"]
+    assert (await it.post("completions", prompt="a")).status_code == 200
+
+
+async def test_bodies_are_parsed_one_by_one_when_the_process_says_so(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = serve()
+    parsed: list[bytes] = []
+
+    def parse(body: bytes) -> dict[str, Any]:
+        parsed.append(body)
+        return object_of(body)
+
+    monkeypatch.setattr("frontend.http.app.object_of", parse)
+    with monkeypatch.context() as away:
+        away.setattr(it, "_turn", lambda: None)
+        asking = [asyncio.create_task(it.post("completions", prompt="a")) for _ in range(3)]
+        for _ in range(20):
+            await it.idle()
+        for done in range(3):
+            assert len(parsed) == done
+            assert it.callers.do_next()
+        assert len(parsed) == 3
+    assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * 3
+
+
+async def test_those_whose_bodies_do_not_arrive_count_too_until_their_time_is_up(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.http.app.MOST_CALLS", 1)
+    monkeypatch.setattr("frontend.http.body.BODY_SECONDS", 0.2)
+    it = serve()
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(60)
+
+    headers = {"content-type": "application/json"}
+    slow = asyncio.create_task(it.client.post("/v1/completions", content=never(), headers=headers))
+    await asyncio.sleep(0.05)
+    assert "overloaded" in error_of(await it.post("completions", prompt="a"), 503)["message"]
+    assert (await it.client.get("/v1/models")).status_code == 200, "to list the models takes nothing"
+    assert "did not arrive" in error_of(await slow, 408)["message"]
+    assert (await slow).headers["connection"] == "close"
     assert (await it.post("completions", prompt="a")).status_code == 200
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,21 @@ def test_text_comes_as_it_is_made(server: HttpServer, scheduler: StubScheduler) 
         assert asked.result(10) == " one"
 
 
+def test_a_stream_goes_on_while_many_long_prompts_are_read(server: HttpServer) -> None:
+    def ask_long(_: int) -> float:
+        assert server.post("completions", prompt="a" * 100_000).status_code == 400
+        return time.monotonic()
+
+    with streaming(server, **FOREVER) as stream, ThreadPoolExecutor(20) as pool:
+        next(stream)
+        asked = time.monotonic()
+        answers = pool.map(ask_long, range(20))
+        times = [time.monotonic() for _ in stream]
+        seconds = max(answers) - asked
+    gaps = [after - before for before, after in pairwise([asked, *times])]
+    assert max(gaps) < seconds / 3, "all of them were read before anybody was spoken to"
+
+
 def test_a_client_that_does_not_read_gets_everything_later_in_larger_pieces_and_delays_nobody(
     tmp_path: Path, model: Path
 ) -> None:
@@ -193,16 +209,22 @@ def test_sigterm_lets_what_runs_finish_and_answers_new_work_with_503(
 @pytest.mark.parametrize("how", ["a second signal", "the end of the grace"])
 def test_what_is_cut_off_is_told_so(tmp_path: Path, model: Path, scheduler: StubScheduler, how: str) -> None:
     grace = 60 if how == "a second signal" else 0.3
+
+    def begin_when_both_are_there() -> None:
+        for _ in range(2):
+            scheduler.take(Submit)
+        scheduler.allow(5)
+
     with (
         HttpServer(tmp_path, model, scheduler.address, f"--drain-timeout={grace}") as server,
-        ThreadPoolExecutor(1) as pool,
+        ThreadPoolExecutor(2) as pool,
     ):
-        scheduler.allow(5 - 10**9)
+        scheduler.allow(CLOSED)
+        begun = pool.submit(begin_when_both_are_there)
         whole = pool.submit(server.post, "completions", **FOREVER)
         with streaming(server, **FOREVER) as stream:
             assert " one" in next(stream)
-            scheduler.take(Submit)
-            scheduler.take(Submit)
+            begun.result(20)
             server.process.send_signal(signal.SIGTERM)
             if how == "a second signal":
                 wait_for_health(server.client, 503)
@@ -224,6 +246,15 @@ def test_a_reader_that_never_reads_does_not_keep_it_from_ending(tmp_path: Path, 
         streaming(server, **FOREVER),
     ):
         wait_until_idle(scheduler, 20.0)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(5) == 0
+
+
+def test_a_body_that_never_ends_does_not_keep_it_from_ending(server: HttpServer) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(head)
+        time.sleep(0.2)  # for it to begin to read
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(5) == 0
 
@@ -255,6 +286,19 @@ def test_a_scheduler_that_falls_silent_is_named_within_two_seconds_and_until_it_
     assert "silent" in server.client.get("/health").json()["reason"]
     scheduler.speak_again()
     assert wait_for_health(server.client, 200) < 2.0
+
+
+def test_long_prompts_of_which_each_takes_a_second_make_nobody_silent(tmp_path: Path, model: Path) -> None:
+    with (
+        StubScheduler(f"ipc://{tmp_path / 'scheduler'}", script, max_model_len=2**16, eos=(EOS,)) as scheduler,
+        HttpServer(tmp_path, model, scheduler.address) as server,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        asked = [pool.submit(server.post, "completions", prompt="a" * 1_500_000) for _ in range(3)]
+        while not all(each.done() for each in asked):
+            assert server.client.get("/health").json() == {"status": "ok"}
+            time.sleep(0.005)
+        assert [each.result().status_code for each in asked] == [400] * 3
 
 
 def test_an_idle_frontend_with_http_uses_next_to_no_time(server: HttpServer) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from protocol.messages import Chunk, Finish, Generate
+from protocol.messages import Chunk, Finish, Generate, Pong
 from tests.message_tables import messages, table
 from tests.stub_frontend import StubFrontend, chunk
 
@@ -27,6 +28,12 @@ def test_every_message_has_its_table(message: type) -> None:
     _, heading, section = DOCUMENT.partition(f"\n### {message.__name__}\n")
     assert heading
     assert table(message) in section.partition("\n### ")[0]
+
+
+def test_signs_of_life_are_explained_field_by_field() -> None:
+    explained = DOCUMENT.partition("## Signs of life")[2].partition("\n## ")[0]
+    assert "a **session**" in explained
+    assert all(f"`{field.name}`" in explained for field in fields(Pong) if field.name != "session")
 
 
 def test_every_way_to_end_is_listed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -43,7 +44,9 @@ class Answer(Response):
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._caller = caller
-        self._asks = asks
+        self._asks = deque(asks)  # those that are not asked yet: their texts are needed no longer than that
+        self._numbers = [ask.request for ask in asks]
+        self._streamed = asks[0].stream
         self._shape = shape
         self._explain = explain
 
@@ -64,13 +67,11 @@ class Answer(Response):
             answering.result()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        streamed = self._asks[0].stream
         try:
-            for ask in self._asks:
-                self._caller.ask(ask)
-                await asyncio.sleep(0)  # to read a prompt takes time, and others are to be served meanwhile
+            while self._asks:
+                await self._caller.ask(self._asks.popleft())
             first = await self._chunk()
-            if not streamed:
+            if not self._streamed:
                 await JSONResponse(self._shape.whole(await self._all(first)))(scope, receive, send)
                 return
         except ApiError as error:
@@ -90,19 +91,19 @@ class Answer(Response):
         return chunk
 
     async def _all(self, first: Chunk) -> list[Chunk]:
-        chunks = [first, *[await self._chunk() for _ in self._asks[1:]]]
+        chunks = [first, *[await self._chunk() for _ in self._numbers[1:]]]
         return sorted(chunks, key=lambda chunk: chunk.request)
 
     async def _stream(self, first: Chunk, send: Send) -> None:
-        for ask in self._asks:
-            await _send_events(self._shape.opening(ask.request), send)
+        for number in self._numbers:
+            await _send_events(self._shape.opening(number), send)
         ended: list[Chunk] = []
         chunk = first
         while True:
             await _send_events(self._shape.news(chunk), send)
             if chunk.finish != Finish.RUNNING:
                 ended.append(chunk)
-            if len(ended) == len(self._asks):
+            if len(ended) == len(self._numbers):
                 break
             chunk = await self._chunk()
         await _send_events(self._shape.closing(ended), send)

@@ -15,16 +15,16 @@ from frontend.callers import Callers
 from frontend.config import ServeConfig
 from frontend.core import SHUTTING_DOWN, FrontendCore
 from frontend.http.answer import Answer
-from frontend.http.body import read_object
+from frontend.http.body import object_of, read_body
 from frontend.http.errors import RETRY_AFTER, ApiError, unavailable
 from frontend.http.guard import KeyGuard
 from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
 from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
 from protocol.awake_clock import AwakeClock
-from protocol.messages import Chunk, Finish
+from protocol.messages import Chunk, Finish, Generate
 
 MOST_CALLS = 4096
-"""Requests that are answered at the same time; more are told to come back."""
+"""Requests that arrive or are answered at the same time; more are told to come back."""
 
 
 class Api:
@@ -36,6 +36,7 @@ class Api:
         self._callers = callers
         self._clock = clock
         self._most_bytes = int(config.max_body_mib * 2**20)
+        self._arriving = 0  # requests whose bodies are being read
         self._started = int(datetime.now(UTC).timestamp())
 
     async def complete(
@@ -46,11 +47,14 @@ class Api:
     ) -> Response:
         """Answer a POST to either endpoint."""
         self._check_open()
-        asked = parameters(kind, await read_object(request, self._most_bytes))
-        name = self._check_open()  # bodies take their time
-        if asked.model is not None:
-            self._check_model(asked.model, "model")
-        asks, shape = asked.generates(), Shape(choices, name, asked.include_usage)
+        if len(self._callers) + self._arriving >= MOST_CALLS:
+            raise unavailable(f"the server is overloaded: {MOST_CALLS} requests are being answered")
+        self._arriving += 1
+        try:
+            body = await read_body(request, self._most_bytes)
+            asks, shape = await self._callers.in_turn(lambda: self._read(body, kind, choices))
+        finally:
+            self._arriving -= 1
         return Answer(self._callers.join(), asks, shape, self._explain)  # which leaves again, whatever happens
 
     async def models(self) -> Response:
@@ -74,6 +78,15 @@ class Api:
         """Say which version this is."""
         return JSONResponse({"version": _version()})
 
+    def _read(
+        self, body: bytes, kind: type[CompletionParameters | ChatParameters], choices: CompletionChoices | ChatChoices
+    ) -> tuple[list[Generate], Shape]:
+        asked = parameters(kind, object_of(body))
+        name = self._check_open()  # bodies take their time
+        if asked.model is not None:
+            self._check_model(asked.model, "model")
+        return asked.generates(), Shape(choices, name, asked.include_usage)
+
     def _check_open(self) -> str:
         """Return the served model's name; raises `ApiError` if no request can be taken now."""
         served = self._core.served
@@ -81,8 +94,6 @@ class Api:
             raise unavailable(f"{SHUTTING_DOWN} and takes no new requests")
         if served is None:
             raise unavailable("the server is starting: no scheduler is attached yet")
-        if len(self._callers) >= MOST_CALLS:
-            raise unavailable(f"the server is overloaded: {MOST_CALLS} requests are being answered")
         return served.model
 
     def _check_model(self, model: str, param: str | None) -> None:

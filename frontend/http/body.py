@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, NoReturn
 
@@ -9,25 +10,37 @@ from starlette.requests import Request
 
 from frontend.http.errors import ApiError
 from frontend.text_error import TextError, require_unicode
-from protocol.fields import INT64_MAX
-
-INT64_MIN = -INT64_MAX - 1
+from protocol.fields import INT64_MAX, INT64_MIN
 
 DEEPEST = 100
 """Levels of lists and objects within each other."""
 
 
-async def read_object(request: Request, most_bytes: int) -> dict[str, Any]:
-    """Return the JSON object that is the body; raises `ApiError` for whatever else it is.
+BODY_SECONDS = 60.0
+"""How long a body may take to arrive."""
 
-    JSON is taken strictly: UTF-8 (no half surrogate pairs, escaped ones included), no NaN and no Infinity, integers of
-    64 bits, `DEEPEST` levels.
-    """
+
+async def read_body(request: Request, most_bytes: int) -> bytes:
+    """Return the body; raises `ApiError` if it is too large or too slow, or does not even say that it is JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(400, f"the body must be JSON, with content-type: application/json; this one is {kind or 'none'}")
     try:
-        document = json.loads((await _read(request, most_bytes)).decode(), parse_constant=_no_number)
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _read(request, most_bytes)
+    except TimeoutError:
+        late = f"the body did not arrive within {BODY_SECONDS:g} s"
+        raise ApiError(408, late, headers={"connection": "close"}) from None
+
+
+def object_of(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body is; raises `ApiError` for whatever else it is.
+
+    JSON is taken strictly: UTF-8 (no half surrogate pairs, escaped ones included), no NaN and no Infinity, integers of
+    64 bits, `DEEPEST` levels.
+    """
+    try:
+        document = json.loads(body.decode(), parse_constant=_no_number)
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not valid UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
 from frontend.http.errors import ApiError
 from frontend.http.unsupported import refuse_unsupported
-from protocol.messages import MOST_STOP_TOKENS, Generate
+from protocol.fields import INT64_MAX, INT64_MIN
+from protocol.messages import COUNT_MAX, MOST_MESSAGES, MOST_STOP_TOKENS, MOST_STOPS, TEMPERATURE_MAX, Generate
 
 MOST_PROMPTS = 256
 """Prompts of one request: each is a request of its own to the scheduler."""
-
-MOST_STOPS = 64
-MOST_MESSAGES = 2**12
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for completions. A chat may go on to the end of the context."""
@@ -79,7 +77,7 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(value)
 
 
-_Limit = Annotated[int | None, Field(ge=1, le=2**31 - 1)]
+_Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
 
 
 class StreamOptions(BaseModel):
@@ -94,14 +92,15 @@ class Parameters(BaseModel):
     """What both endpoints know. Names that nobody knows are passed over; null is the server's choice."""
 
     model_config = ConfigDict(strict=True, frozen=True)
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]]
     model: str | None = None
     max_tokens: _Limit = None
     max_completion_tokens: _Limit = None
-    temperature: Annotated[float | None, Field(ge=0, le=1e6, allow_inf_nan=False)] = None
-    top_k: Annotated[int | None, Field(ge=-1, le=2**31 - 1)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=TEMPERATURE_MAX, allow_inf_nan=False)] = None
+    top_k: Annotated[int | None, Field(ge=-1, le=COUNT_MAX)] = None
     top_p: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
     min_p: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
-    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63)] = None
+    seed: Annotated[int | None, Field(ge=INT64_MIN, le=INT64_MAX)] = None
     stop: Annotated[tuple[str, ...], PlainValidator(_stop)] = ()
     stop_token_ids: Annotated[list[int], PlainValidator(_stop_token_ids)] = []
     ignore_eos: bool | None = None
@@ -147,6 +146,7 @@ class Parameters(BaseModel):
 class CompletionParameters(Parameters):
     """POST /v1/completions."""
 
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (True,)}
     prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
 
     def generates(self) -> list[Generate]:
@@ -163,6 +163,7 @@ class CompletionParameters(Parameters):
 class ChatParameters(Parameters):
     """POST /v1/chat/completions."""
 
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
     messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(_messages)]
 
     def generates(self) -> list[Generate]:
@@ -172,7 +173,7 @@ class ChatParameters(Parameters):
 
 def parameters(kind: type[_Parameters], document: Mapping[str, Any]) -> _Parameters:
     """Return the checked parameters; raises `ApiError`, which names the first that is wrong."""
-    refuse_unsupported(document)
+    refuse_unsupported(document, kind.neutral)
     try:
         return kind.model_validate(document)
     except ValidationError as error:

@@ -1,4 +1,7 @@
-"""Parameters that users of OpenAI's API, or of vLLM's, know, and that can't be served yet: none is passed over."""
+"""Parameters of OpenAI's API, or of vLLM's, that can't be served yet and would change what is answered, or how.
+
+None of them is passed over: who asks for something must not take it that it was done.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "bad_words": ([],),
     "best_of": (1,),
+    "cache_salt": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
@@ -22,40 +26,55 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "guided_choice": (),
+    "guided_decoding_backend": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
+    "kv_transfer_params": (),
     "length_penalty": (1,),
     "logit_bias": ({},),
+    "logits_processors": ([],),
     "logprobs": (False,),
+    "media_io_kwargs": ({},),
     "min_tokens": (0,),
+    "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "n": (1,),
     "prediction": (),
     "presence_penalty": (0,),
+    "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
     "repetition_penalty": (1,),
+    "request_id": (),
     "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": (),
     "suffix": ("",),
+    "thinking_token_budget": (),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "vllm_xargs": ({},),
     "web_search_options": (),
 }
 """What each may be all the same, beside null: that which asks for nothing."""
 
 
-def refuse_unsupported(document: Mapping[str, Any]) -> None:
-    """Raise `ApiError` if a request asks for what can't be served yet."""
-    for name in document.keys() & NEUTRAL.keys():
-        value, neutral = document[name], NEUTRAL[name]
+def refuse_unsupported(document: Mapping[str, Any], neutral_here: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise `ApiError` if a request asks for what can't be served yet; `neutral_here` is its endpoint's own."""
+    known = {**NEUTRAL, **neutral_here}
+    for name in document.keys() & known.keys():
+        value, neutral = document[name], known[name]
         if value is not None and not any(_same(value, each) for each in neutral):
             also = "".join(f" or {each!r}" for each in neutral)
             raise ApiError(
