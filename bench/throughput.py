@@ -14,7 +14,7 @@ from typing import Any
 from bench.contestant import Contestant, Run
 from bench.machine import machine
 from bench.served import Served
-from bench.transformers_peer import TransformersPeer
+from bench.transformers_peer import TransformersPeer, mode_names
 from bench.workload import Workload, uniform_workload
 from checkpoint import load_config, locate
 
@@ -44,11 +44,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="nothing",
         help="whom to take turns with: transformers at its best, or ourselves without overlap (%(default)s)",
     )
+    parser.add_argument(
+        "--way",
+        metavar="NAME",
+        help='of transformers, as reports name it ("generate, batches of 16"); without, each is tried once',
+    )
     parser.add_argument("launch_options", nargs="*", metavar="-- OPTIONS", help="handed to launch.py")
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
     """Measure."""
+    if given.way is not None and given.way not in mode_names(given.requests):
+        raise SystemExit(f"--way must be one of {', '.join(map(repr, mode_names(given.requests)))}, not {given.way!r}")
     path = locate(given.model)
     vocab_size = load_config(path).vocab_size
     workload = uniform_workload(
@@ -73,7 +80,10 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         ours = Served("stepahead", arguments)
         undo.callback(ours.close)
         if given.compare == "transformers":
-            report["modes"] = peer.best(_shortened(workload), workload)
+            if given.way is None:
+                report["modes"] = peer.best(_shortened(workload), workload)
+            else:
+                peer.mode = given.way
         elif given.compare == "lockstep":
             other = Served("stepahead --lockstep", [*arguments, "--lockstep"])
             undo.callback(other.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,11 @@ def test_a_way_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(TransformersPeer, "run", run)
     assert peer.best(work, work) == {"generate, batches of 4": 20.0, CONTINUOUS: 0.0}
     assert peer.mode == "generate, batches of 4"
+
+
+def test_a_way_that_there_is_not_is_said_before_anything_starts() -> None:
+    parser = argparse.ArgumentParser()
+    throughput.add_options(parser)
+    given = parser.parse_args(["--compare", "transformers", "--way", "generate, batches of 64", "--requests", "32"])
+    with pytest.raises(SystemExit, match="--way must be one of 'generate, batches of 32'"):
+        throughput.run(given)
