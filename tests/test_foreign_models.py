@@ -53,19 +53,25 @@ def prompts(lengths: tuple[int, ...]) -> list[list[int]]:
     return [[dice.randrange(3, VOCAB) for _ in range(length)] for length in lengths]
 
 
-# Releases of transformers before 5.20 or so script a function of GPT-BigCode when they import it.
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("kind", KINDS)
-def test_tokens_are_those_that_transformers_generates_however_steps_are_cut(kind: str, tmp_path: Path) -> None:
+def served_as_generated(kind: str, folder: Path, lengths: tuple[int, ...], device: str = "cpu") -> RealLoop:
+    """Serve prompts of these lengths beside each other; assert that the tokens are those of transformers alone."""
     model = foreign_model(kind)
-    asked = prompts((30, 5, 41, 1, 17))
-    engine = poisoned_engine(save(model, tmp_path), **OPTIONS)
+    asked = prompts(lengths)
+    engine = poisoned_engine(save(model, folder), device=device, **OPTIONS)
     loop = RealLoop(engine, 2)
     for request, prompt in enumerate(asked):
         loop.submit(submit(request, prompt, 20, ignore_eos=True))
     loop.drain()
     engine.device.close()
     assert [loop.tokens(request) for request in range(len(asked))] == [greedy(model, prompt, 20) for prompt in asked]
+    return loop
+
+
+# Releases of transformers before 5.20 or so script a function of GPT-BigCode when they import it.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_those_that_transformers_generates_however_steps_are_cut(kind: str, tmp_path: Path) -> None:
+    loop = served_as_generated(kind, tmp_path, (30, 5, 41, 1, 17))
     assert loop.scheduler.counters.preemptions, "the pool was never short"
 
 
@@ -73,15 +79,7 @@ def test_tokens_are_those_that_transformers_generates_however_steps_are_cut(kind
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_on_the_gpu_are_those_of_transformers_on_the_cpu(kind: str, tmp_path: Path) -> None:
-    model = foreign_model(kind)
-    asked = prompts((30, 5, 41))
-    engine = poisoned_engine(save(model, tmp_path), device="cuda", **OPTIONS)
-    loop = RealLoop(engine, 2)
-    for request, prompt in enumerate(asked):
-        loop.submit(submit(request, prompt, 20, ignore_eos=True))
-    loop.drain()
-    engine.device.close()
-    assert [loop.tokens(request) for request in range(len(asked))] == [greedy(model, prompt, 20) for prompt in asked]
+    served_as_generated(kind, tmp_path, (30, 5, 41), device="cuda")
 
 
 def test_two_models_at_work_do_not_mix(tmp_path: Path) -> None:

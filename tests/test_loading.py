@@ -359,26 +359,6 @@ def test_super_blocks_are_unpacked_into_their_parameters(storage: str, tmp_path:
         torch.testing.assert_close(ours[name], torch.from_numpy(value), rtol=1e-6, atol=1e-9, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("variant", "architecture"),
-    [
-        ("grouped queries", "llama"),
-        ("a wide head with biases", "llama"),
-        ("tied embeddings", "llama"),
-        ("llama3 rope", "llama"),
-        ("Mistral", "llama"),
-        ("Qwen2", "qwen2"),
-        ("Qwen3", "qwen3"),
-    ],
-)
-def test_logits_of_a_gguf_equal_those_of_the_model_it_was_made_from(
-    variant: str, architecture: str, tmp_path: Path
-) -> None:
-    model = tiny_model(variant)
-    write_gguf(model, tmp_path / "model.gguf", architecture)
-    torch.testing.assert_close(logits_of(tmp_path), reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
-
-
 def test_a_gguf_without_a_tensor_or_with_one_too_many_says_which(tmp_path: Path) -> None:
     model = tiny_model("grouped queries")
     write_gguf(model, tmp_path / "model.gguf", "llama", keys={"llama.block_count": 4})

@@ -74,8 +74,15 @@ def test_what_every_window_has_left_behind_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variant", "architecture"),
     [
+        ("grouped queries", "llama"),
+        ("a wide head with biases", "llama"),
+        ("tied embeddings", "llama"),
         ("linear rope", "llama"),
+        ("llama3 rope", "llama"),
         ("yarn rope", "llama"),
+        ("Mistral", "llama"),
+        ("Qwen2", "qwen2"),
+        ("Qwen3", "qwen3"),
         ("Granite", "granite"),
         ("Granite with biases", "granite"),
         ("Phi3", "phi3"),
@@ -83,7 +90,7 @@ def test_what_every_window_has_left_behind_is_not_read(tmp_path: Path) -> None:
         ("SmolLM3 of four layers", "smollm3"),
     ],
 )
-def test_logits_of_a_gguf_are_those_of_the_family_that_it_names(
+def test_logits_of_a_gguf_are_those_of_the_model_that_it_was_made_from(
     variant: str, architecture: str, tmp_path: Path
 ) -> None:
     model = tiny_model(variant)
