@@ -8,6 +8,8 @@ import signal
 import sys
 
 from bench import scheduler, throughput
+from bench.contestant import BenchmarkError
+from checkpoint import CheckpointError
 
 BENCHMARKS = {"scheduler": scheduler, "throughput": throughput}
 
@@ -22,7 +24,11 @@ def main() -> int:
         module.add_options(one)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started is ended on the way out
-    report = BENCHMARKS[given.name].run(given)
+    try:
+        report = BENCHMARKS[given.name].run(given)
+    except (BenchmarkError, CheckpointError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
     print(json.dumps(report, indent=2) if given.json else BENCHMARKS[given.name].text(report))
     return 0
 

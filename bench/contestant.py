@@ -8,6 +8,10 @@ from typing import Protocol
 from bench.workload import Workload
 
 
+class BenchmarkError(Exception):
+    """There is no figure; the text says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One workload, done. `busy_seconds` are those in which the device computed, where that is known."""
@@ -35,7 +39,7 @@ class Contestant(Protocol):
         """What reports call it."""
 
     def run(self, workload: Workload) -> Run:
-        """Do all of a workload; raises `RuntimeError` if an answer has not the length that it should have."""
+        """Do all of a workload; raises `BenchmarkError` if an answer has not the length that it should have."""
 
     def close(self) -> None:
         """End it."""

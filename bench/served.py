@@ -11,7 +11,7 @@ from pathlib import Path
 
 import zmq
 
-from bench.contestant import Run
+from bench.contestant import BenchmarkError, Run
 from bench.workload import Workload
 from client import AsyncClient, StepaheadError
 from protocol.codec import decode
@@ -27,7 +27,7 @@ class Served:
     """A system of its own, from construction to `close`."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        """Start launch.py with `arguments` and wait until it serves; raises `RuntimeError` with what it said."""
+        """Start launch.py with `arguments` and wait until it serves; raises `BenchmarkError` with what it said."""
         self.name = name
         self._directory = PrivateDirectory()
         self._address = self._directory.address("clients")
@@ -50,7 +50,7 @@ class Served:
                 return
             except StepaheadError:
                 await asyncio.sleep(0.1)
-        raise RuntimeError(f"{self.name} does not serve:\n{self._said.read_text(errors='replace')}")
+        raise BenchmarkError(f"{self.name} does not serve:\n{self._said.read_text(errors='replace')}")
 
     def run(self, workload: Workload) -> Run:
         """Ask for everything at once, and wait for the last answer."""
@@ -68,13 +68,13 @@ class Served:
             ]
             for answer, length in zip(await asyncio.gather(*asked), workload.output_lengths, strict=True):
                 if answer.output_tokens != length:
-                    raise RuntimeError(f"{self.name}: {answer.output_tokens} tokens came, {length} were asked for")
+                    raise BenchmarkError(f"{self.name}: {answer.output_tokens} tokens came, {length} were asked for")
 
     def _busy_seconds(self) -> float:
         """Return how long the devices have computed, as the workers say."""
         workers = list(Path(self._directory.path).glob("*/worker-*"))
         if not workers:  # a long TMPDIR: the system had to make its sockets elsewhere
-            raise RuntimeError(f"{self._directory.path}: no worker's socket is there; set TMPDIR to a shorter path")
+            raise BenchmarkError(f"{self._directory.path}: no worker's socket is there; set TMPDIR to a shorter path")
         with zmq.Context() as context:
             return sum(_busy(context, f"ipc://{path}") for path in workers)
 
@@ -91,7 +91,7 @@ def _busy(context: zmq.Context[zmq.Socket[bytes]], address: str) -> float:
     with connect_dealer(context, address) as worker:
         send(worker, Ping())
         if not worker.poll(ANSWER_MILLISECONDS):
-            raise RuntimeError(f"{address}: the worker does not answer")
+            raise BenchmarkError(f"{address}: the worker does not answer")
         frame = receive(worker)
         assert frame is not None
         pong = decode(frame, Pong)

@@ -11,12 +11,12 @@ import statistics
 from contextlib import ExitStack
 from typing import Any
 
-from bench.contestant import Contestant, Run
+from bench.contestant import BenchmarkError, Contestant, Run
 from bench.machine import machine
 from bench.served import Served
 from bench.transformers_peer import TransformersPeer, mode_names
 from bench.workload import Workload, uniform_workload
-from checkpoint import load_config, locate
+from checkpoint import describe, locate
 
 WARM_UP_TOKENS = 4
 
@@ -55,9 +55,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> dict[str, Any]:
     """Measure."""
     if given.way is not None and given.way not in mode_names(given.requests):
-        raise SystemExit(f"--way must be one of {', '.join(map(repr, mode_names(given.requests)))}, not {given.way!r}")
+        ways = ", ".join(map(repr, mode_names(given.requests)))
+        raise BenchmarkError(f"--way must be one of {ways}, not {given.way!r}")
+    _check(given)
     path = locate(given.model)
-    vocab_size = load_config(path).vocab_size
+    vocab_size = describe(path).vocab_size
     workload = uniform_workload(
         given.requests, tuple(given.input_lengths), tuple(given.output_lengths), vocab_size, given.seed
     )
@@ -103,6 +105,16 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             "most": max(ratios),
         }
     return report
+
+
+def _check(given: argparse.Namespace) -> None:
+    for name in ("requests", "pairs"):
+        if getattr(given, name) < 1:
+            raise BenchmarkError(f"--{name} must be at least 1, not {getattr(given, name)}")
+    for name in ("input", "output"):
+        least, most = getattr(given, f"{name}_lengths")
+        if not 1 <= least <= most:
+            raise BenchmarkError(f"--{name}-lengths must be two numbers from 1 on, the larger last; not {least} {most}")
 
 
 def _shortened(workload: Workload) -> Workload:

@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bench.contestant import Run
+from bench.contestant import BenchmarkError, Run
 from bench.workload import Workload
 
 STATIC_BATCHES = (32, 16, 8)
@@ -49,7 +49,7 @@ class TransformersPeer:
             try:
                 self.run(warm_up)
                 found[self.mode] = self.run(workload).tokens_per_second
-            except RuntimeError as error:
+            except BenchmarkError as error:
                 print(error, file=sys.stderr)
                 found[self.mode] = 0.0
         self.mode = max(found, key=lambda mode: found[mode])
@@ -64,10 +64,10 @@ class TransformersPeer:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.name}: the process has ended, exit code {self._process.wait()}")
+            raise BenchmarkError(f"{self.name}: the process has ended, exit code {self._process.wait()}")
         answer = json.loads(line)
         if "error" in answer:
-            raise RuntimeError(f"{self.name}: {answer['error']}")
+            raise BenchmarkError(f"{self.name}: {answer['error']}")
         return Run(**answer)
 
     def close(self) -> None:

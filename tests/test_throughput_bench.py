@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from bench import throughput
-from bench.contestant import Run
+from bench.__main__ import main as bench_main
+from bench.contestant import BenchmarkError, Run
 from bench.transformers_peer import CONTINUOUS, TransformersPeer, _continuous, _static, mode_names
 from bench.workload import Workload, uniform_workload
 from tests.tiny_models import tiny_model
@@ -100,7 +102,7 @@ def test_a_static_batch_goes_on_until_its_longest_request_is_done() -> None:
 def test_a_model_that_cannot_be_served_is_said_in_words(tmp_path: Path) -> None:
     from bench.served import Served
 
-    with pytest.raises(RuntimeError, match="holds neither config.json nor"):
+    with pytest.raises(BenchmarkError, match="holds neither config.json nor"):
         Served("ours", [f"--model={tmp_path}"])
 
 
@@ -114,7 +116,7 @@ def test_a_way_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def run(self: TransformersPeer, workload: Workload) -> Run:
         if self.mode == CONTINUOUS:
-            raise RuntimeError("not on this machine")
+            raise BenchmarkError("not on this machine")
         return Run(1.0, workload.output_tokens)
 
     monkeypatch.setattr(TransformersPeer, "run", run)
@@ -122,9 +124,22 @@ def test_a_way_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
     assert peer.mode == "generate, batches of 4"
 
 
-def test_a_way_that_there_is_not_is_said_before_anything_starts() -> None:
-    parser = argparse.ArgumentParser()
-    throughput.add_options(parser)
-    given = parser.parse_args(["--compare", "transformers", "--way", "generate, batches of 64", "--requests", "32"])
-    with pytest.raises(SystemExit, match="--way must be one of 'generate, batches of 32'"):
-        throughput.run(given)
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--way", "generate, batches of 64"], "--way must be one of 'generate, batches of 32'"),
+        (["--requests", "0"], "--requests must be at least 1"),
+        (["--pairs", "-1"], "--pairs must be at least 1"),
+        (["--input-lengths", "9", "3"], "--input-lengths must be two numbers from 1 on"),
+        (["--output-lengths", "0", "3"], "--output-lengths must be two numbers from 1 on"),
+        (["--model", "/nowhere/at/all"], "no such file or folder"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_starts(
+    arguments: list[str], word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "throughput", *arguments])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert bench_main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert word in line
