@@ -35,6 +35,7 @@ Words = Annotated[str, Text()]
 U1 = Annotated[NDArray[np.uint8], Column("<u1")]
 U4 = Annotated[NDArray[np.uint32], Column("<u4")]
 U8 = Annotated[NDArray[np.uint64], Column("<u8")]
+Nanoseconds = Annotated[int, Integer()]  # of a host's monotonic clock: comparable between processes of one boot
 
 Temperature = Annotated[float, Real(0.0, TEMPERATURE_MAX)]  # 0 is greedy
 TopK = Annotated[int, Integer(0, COUNT_MAX)]  # 0 is off
@@ -72,6 +73,28 @@ class Finish(IntEnum):
     ERROR = 4  # our fault; a text says what happened
     REFUSED = 5  # the client's: the request can never be served; a text says why
     TIMEOUT = 6
+
+
+class SpanKind(IntEnum):
+    """What a process or a device was doing. The last four are a device's; no two of one process's others overlap."""
+
+    RECEIVE = 1  # scheduler: read answers; worker: read plans
+    SETTLE = 2  # scheduler: one answer
+    PLAN = 3  # scheduler: build one plan
+    SEND = 4  # scheduler: one plan
+    INTAKE = 5  # scheduler: requests and aborts
+    DELIVER = 6  # scheduler: deltas
+    STAGE = 7  # worker: write a plan's columns where the device can read them
+    LAUNCH = 8  # worker: put a plan behind those in flight
+    REPLY = 9  # worker: collect one answer and send it
+    TOKENIZE = 10  # frontend: one request
+    DETOKENIZE = 11  # frontend: one Deltas
+    WAIT = 12  # blocked while a step is in flight
+    IDLE = 13  # blocked, and nothing is to be done
+    COPY_IN = 14
+    FORWARD = 15  # carry-over and forward pass
+    SAMPLE = 16
+    COPY_OUT = 17
 
 
 # ---------------------------------------------------------------- anyone and anyone
@@ -351,9 +374,176 @@ class Chunk:
     output_tokens: Count
 
 
+# ---------------------------------------------------------------- any process and the timeline's collector
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Process to collector: this is me. Said every second, so that a collector that was restarted knows us again.
+
+    Processes with the same `host` share a monotonic clock. `role` is worker, scheduler or frontend; `name` tells those
+    of one role apart, and `device` is what a worker computes on.
+    """
+
+    name: Words
+    role: Words
+    pid: Count
+    host: Words
+    device: Words = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Collector to process: record spans from now on, or no longer."""
+
+    on: Annotated[bool, Flag()]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAsk:
+    """Collector to a process of another host: what does your clock show? `asked` is what the collector's shows."""
+
+    asked: Nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTold:
+    """Process to collector: when you `asked`, mine showed this."""
+
+    asked: Nanoseconds
+    clock: Nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Process to collector: what was done since the last one; columns are equally long.
+
+    Where a span belongs to no step, `step` and `session` (the lower half of the worker's session) are 0. `rows` and
+    `tokens` are those of its step, or of what it handled; `decodes` are the rows that carry, `wasted` those whose
+    request had ended. `lost` counts spans that were overwritten before they could be sent. A device's clock is
+    mapped to the host's with an error of at most `clock_error`.
+    """
+
+    kind: Annotated[NDArray[np.uint8], Column("<u1", 1, int(max(SpanKind)))]
+    start: U8
+    end: U8
+    step: U8
+    session: U4
+    rows: U4
+    tokens: U4
+    decodes: U4
+    wasted: U4
+    lost: Count
+    clock_error: Nanoseconds
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless the columns fit together."""
+        _same_length(
+            "spans", self.kind, self.start, self.end, self.step, self.session, self.rows, self.tokens, self.decodes,
+            self.wasted,
+        )  # fmt: skip
+        if (self.end < self.start).any():
+            raise ProtocolError("a span ends before it starts")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Scheduler to collector: how much there is to do at `time`, over all of its workers.
+
+    `settled_tokens` counts all tokens since the scheduler started.
+    """
+
+    time: Nanoseconds
+    running: Count
+    waiting: Count
+    blocks_used: Count
+    blocks: Count
+    settled_tokens: Annotated[int, Integer()]
+
+
+# ---------------------------------------------------------------- whoever looks at the timeline
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimeline:
+    """Text client to frontend to collector: record into a file of this name; empty: named by date and time.
+
+    The directory is the collector's, and nobody else's to choose.
+    """
+
+    request: RequestId
+    file: Annotated[str, Text(200)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopTimeline:
+    """Text client to frontend to collector: close the file."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class AskTimeline:
+    """Text client to frontend to collector: is anything recorded, and where?"""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineState:
+    """The answer to the three above: the recording that runs, or the last one there was (`file` is empty if none was).
+
+    `refusal` says why what was asked is not done; nothing if it is. `problem` says why a recording ended by itself.
+    """
+
+    request: RequestId
+    recording: Annotated[bool, Flag()]
+    file: Words
+    seconds: Seconds
+    spans: Annotated[int, Integer()]
+    bytes: Annotated[int, Integer()]
+    refusal: Words
+    problem: Words
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Frontend to collector: somebody looks at the live page. For a few seconds after it, spans are recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Collector to frontend: the last seconds, cut into bins of `bin` ns; the first one begins at `start`.
+
+    Columns have one entry a bin, 0 to 255 for none to all of it: when a device computed, when a scheduler or a worker
+    worked, and when both the device and one of these did. The numbers are those of the last second: `busy` is the
+    device's share of it, `tokens_per_second` what was settled in it. The rest is as in Load, of all schedulers.
+    """
+
+    start: Nanoseconds
+    bin: Nanoseconds
+    device: U1
+    scheduler: U1
+    worker: U1
+    both: U1
+    busy: Annotated[float, Real(0.0, 1.0)]
+    step_seconds: Seconds  # the median
+    tokens_per_second: Annotated[float, Real(0.0, 1e12)]
+    running: Count
+    waiting: Count
+    blocks_used: Count
+    blocks: Count
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless the columns fit together."""
+        _same_length("bins", self.device, self.scheduler, self.worker, self.both)
+
+
 Message = (
     Ping | Pong | Open | Opened | Refused | Plan | Result | Failed | Close
     | Attach | Attached | Unattached | Submit | Abort | Deltas | Generate | Cancel | Chunk
+    | Joined | Record | ClockAsk | ClockTold | Spans | Load
+    | StartTimeline | StopTimeline | AskTimeline | TimelineState | Watch | View
 )  # fmt: skip
 
 
