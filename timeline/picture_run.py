@@ -1,0 +1,299 @@
+"""One run in a picture: its rows under each other, in an axes whose x is milliseconds and whose y is points."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import TextToPath
+from numpy.typing import NDArray
+
+from protocol.messages import SpanKind
+from timeline.colours import DEVICE_IDLE, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
+from timeline.caption import caption
+from timeline.flow import Flow, flows
+from timeline.rows import Row
+from timeline.strip import Strip
+from timeline.trace import COMPUTE, HOST, NOT_WORK, SCHEDULER, Lane, name_of, Trace
+from timeline.window import Window
+
+# All lengths are points.
+HEADING = 38.0  # a run's name, and its figures
+HOST_HEIGHT = 24.0
+COMPUTE_HEIGHT = 30.0
+COPY_HEIGHT = 8.0
+STRIP_HEIGHT = 13.0
+GAP = 4.0
+PROCESS_GAP = 9.0
+LABEL_GAP = 8.0
+
+TEXT = 9.0
+TEXT_IN_SPAN = 7.6
+PADDING = 2.0
+"""Between a span's label and its edges, at least."""
+HAIR = 0.4
+"""What happened is seen: no span is drawn narrower than a dot."""
+EDGE = 3.0
+"""Spans at least this wide get a white edge, so that neighbours of one colour can be told apart."""
+MOST_FLOWS = 60
+"""More steps than this are a thicket of lines."""
+
+LANE = "#f3f5f7"
+HATCH = "#d9dfe5"
+INK = "#1c242c"
+GREY = "#5b6670"
+IDLE_TINT = 0.16
+
+IN_SPAN = "in a span"
+"""The group of all labels that must stay within a span."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One run, and the part of it that is drawn."""
+
+    trace: Trace
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    row: Row
+    top: float
+    height: float
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+
+def height_of(rows: list[Row]) -> float:
+    """Return how much room a run with these rows takes, heading included."""
+    placed = _place(rows, 0.0)
+    return placed[-1].bottom if placed else HEADING
+
+
+@cache
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """Return the width of a line of text in points."""
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)  # type: ignore[no-untyped-call]
+    return float(width)
+
+
+def draw_run(axes: Axes, view: View, rows: list[Row], top: float) -> None:
+    """Draw `rows` of the view's run below `top`."""
+    _Run(axes, view, top).draw(_place(rows, top))
+
+
+def _place(rows: list[Row], top: float) -> list[_Placed]:
+    placed: list[_Placed] = []
+    at = top + HEADING
+    for row in rows:
+        if placed:
+            at += PROCESS_GAP if row.opens else GAP
+        placed.append(_Placed(row, at, _row_height(row)))
+        at = placed[-1].bottom
+    return placed
+
+
+def _row_height(row: Row) -> float:
+    if isinstance(row.shows, Strip):
+        return STRIP_HEIGHT
+    return {HOST: HOST_HEIGHT, COMPUTE: COMPUTE_HEIGHT}.get(row.shows.tid, COPY_HEIGHT)
+
+
+class _Run:
+    """The strokes; x is what an axes' limits say."""
+
+    def __init__(self, axes: Axes, view: View, top: float) -> None:
+        self._axes = axes
+        self._trace = view.trace
+        self._window = view.window
+        self._top = top
+        low, high = axes.get_xlim()
+        self._right = min(high, (view.window.end - view.window.start) / 1e6)
+        self._points = axes.get_position().width * axes.figure.get_figwidth() * 72 / (high - low)  # per millisecond
+
+    def draw(self, placed: list[_Placed]) -> None:
+        self._heading()
+        for each in placed:
+            self._label(each)
+            self._background(each)
+            if isinstance(each.row.shows, Strip):
+                self._strip(each, each.row.shows)
+            else:
+                self._lane(each, each.row.shows)
+        self._idle_device(placed)
+        self._flows(placed)
+
+    def _heading(self) -> None:
+        title, figures = caption(self._trace)
+        for text, below, size, weight, colour in (
+            (title, 9.0, 11.5, "bold", INK),
+            (figures, 25.0, TEXT, "normal", INK),
+        ):
+            self._axes.text(
+                0, self._top + below, text, size=size, weight=weight, color=colour, va="center", ha="left", clip_on=False
+            )
+
+    def _label(self, placed: _Placed) -> None:
+        own = isinstance(placed.row.shows, Lane) and placed.row.shows.tid == HOST
+        self._axes.annotate(
+            placed.row.label,
+            (0, placed.top + placed.height / 2),
+            (-LABEL_GAP, 0),
+            textcoords="offset points",
+            size=TEXT,
+            weight="bold" if own else "normal",
+            color=INK if own else GREY,
+            ha="right",
+            va="center",
+            annotation_clip=False,
+        )
+
+    def _background(self, placed: _Placed) -> None:
+        self._boxes(placed, np.zeros(1), np.full(1, self._right), LANE, zorder=0.5)
+
+    def _strip(self, placed: _Placed, strip: Strip) -> None:
+        starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
+        inside = (ends > 0) & (starts < self._right)
+        for moment, colour in OF_MOMENT.items():
+            at = inside & (strip.moments == moment)
+            self._boxes(placed, starts[at], ends[at], colour, zorder=3)
+
+    def _lane(self, placed: _Placed, lane: Lane) -> None:
+        starts, ends = self._ms(lane.start), self._ms(lane.end)
+        inside = (ends > 0) & (starts < self._right)
+        for kind in (SpanKind(value) for value in np.unique(lane.kind[inside])):
+            at = inside & (lane.kind == kind)
+            if kind == SpanKind.WAIT:
+                self._boxes(placed, starts[at], ends[at], "none", zorder=1, hatch="/////")
+            elif kind != SpanKind.IDLE:
+                odd = (kind == SpanKind.FORWARD) & (lane.step % 2 == 1)
+                self._work(placed, starts[at & ~odd], ends[at & ~odd], OF_KIND[kind])
+                self._work(placed, starts[at & odd], ends[at & odd], ODD_FORWARD)
+                if placed.height > TEXT_IN_SPAN + 2 * PADDING:
+                    self._names(placed, lane, kind, at)
+
+    def _work(self, placed: _Placed, starts: NDArray[np.float64], ends: NDArray[np.float64], colour: str) -> None:
+        hair = HAIR / self._points
+        narrow = ends - starts < hair
+        middle = (starts + ends) / 2
+        starts, ends = np.where(narrow, middle - hair / 2, starts), np.where(narrow, middle + hair / 2, ends)
+        wide = (ends - starts) * self._points >= EDGE
+        self._boxes(placed, starts[~wide], ends[~wide], colour, zorder=3)
+        self._boxes(placed, starts[wide], ends[wide], colour, zorder=3, edge="white")
+
+    def _boxes(
+        self,
+        placed: _Placed,
+        starts: NDArray[np.float64],
+        ends: NDArray[np.float64],
+        colour: str,
+        *,
+        zorder: float,
+        edge: str = "none",
+        hatch: str | None = None,
+        alpha: float = 1.0,
+    ) -> None:
+        """Draw rectangles over the row's full height, those parts that are in the window."""
+        if not len(starts):
+            return
+        starts, ends = np.maximum(starts, 0), np.minimum(ends, self._right)
+        corners = np.empty((len(starts), 4, 2))
+        corners[:, 0, 0] = corners[:, 1, 0] = starts
+        corners[:, 2, 0] = corners[:, 3, 0] = ends
+        corners[:, 0, 1] = corners[:, 3, 1] = placed.bottom
+        corners[:, 1, 1] = corners[:, 2, 1] = placed.top
+        self._axes.add_collection(
+            PolyCollection(
+                list(corners),
+                facecolors=colour,
+                edgecolors=HATCH if hatch else edge,
+                linewidths=0.5 if edge != "none" else 0,
+                hatch=hatch,
+                alpha=alpha,
+                zorder=zorder,
+            ),
+            autolim=False,
+        )
+
+    def _names(self, placed: _Placed, lane: Lane, kind: SpanKind, at: NDArray[np.bool_]) -> None:
+        """Write into spans of one kind what they are and of which step, in the longest form for which most have room."""
+        starts = np.maximum(self._ms(lane.start[at]), 0)
+        ends = np.minimum(self._ms(lane.end[at]), self._right)
+        rooms = (ends - starts) * self._points - 2 * PADDING
+        steps = lane.step[at].tolist()
+        for form in ("{name} {step}", "{step}") if any(steps) else ("{name}",):
+            texts = [form.format(name=name_of(kind), step=step) for step in steps]
+            fits = np.array([text_width(text, TEXT_IN_SPAN) for text in texts]) <= rooms
+            if fits.sum() > len(texts) / 2:
+                break
+        else:
+            return
+        for start, end, step, text in itertools.compress(zip(starts, ends, steps, texts, strict=True), fits):
+            colour = ODD_FORWARD if kind == SpanKind.FORWARD and step % 2 else OF_KIND[kind]
+            self._axes.text(
+                (start + end) / 2,
+                placed.top + placed.height / 2,
+                text,
+                size=TEXT_IN_SPAN,
+                color=ink_on(colour),
+                ha="center",
+                va="center_baseline",
+                zorder=5,
+                gid=IN_SPAN,
+            )
+
+    def _idle_device(self, placed: list[_Placed]) -> None:
+        """Tint a compute lane where its device is idle, so that the eye finds it above the strip, too."""
+        strips = {each.row.shows.pid: each.row.shows for each in placed if isinstance(each.row.shows, Strip)}
+        for each in placed:
+            lane = each.row.shows
+            if isinstance(lane, Lane) and lane.tid == COMPUTE:
+                strip = strips[lane.pid]
+                starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
+                at = (strip.moments == DEVICE_IDLE) & (ends > 0) & (starts < self._right)
+                self._boxes(each, starts[at], ends[at], OF_MOMENT[DEVICE_IDLE], zorder=0.8, alpha=IDLE_TINT)
+
+    def _flows(self, placed: list[_Placed]) -> None:
+        """Draw thin lines from each plan to its computation, and from there to where its answer is settled."""
+        schedulers = [each for each in placed if isinstance(each.row.shows, Lane) and each.row.shows.role == SCHEDULER]
+        found = flows(self._trace, self._window)
+        if not schedulers or not 0 < len(found) <= MOST_FLOWS:
+            return
+        shown = found[len(found) // 2]
+        for each in placed:
+            if isinstance(each.row.shows, Lane) and each.row.shows.tid == COMPUTE:
+                mine = [flow for flow in found if flow.worker == each.row.shows.pid]
+                for flow in mine:
+                    self._line(flow, schedulers[-1].bottom, each.top, bold=flow is shown)
+
+    def _line(self, flow: Flow, above: float, below: float, *, bold: bool) -> None:
+        clip = Rectangle((0, above), self._right, below - above, transform=self._axes.transData)
+        for high, low, kind in (
+            (flow.planned, flow.began, SpanKind.PLAN),
+            (flow.settled, flow.ended, SpanKind.SETTLE),
+        ):
+            if high is not None:
+                line = Line2D(
+                    [(high - self._window.start) / 1e6, (low - self._window.start) / 1e6],
+                    [above, below],
+                    color=OF_KIND[kind],
+                    linewidth=1.6 if bold else 0.7,
+                    alpha=1.0 if bold else 0.6,
+                    zorder=4 if bold else 2,
+                )
+                self._axes.add_line(line)
+                line.set_clip_path(clip)
+
+    def _ms(self, times: NDArray[np.int64]) -> NDArray[np.float64]:
+        return (times - self._window.start) / 1e6

@@ -1,0 +1,301 @@
+"use strict";
+// What is drawn on a canvas. A row is painted span by span; what is narrower than a pixel is merged into its column.
+
+const HEIGHTS = { host: 32, copy: 12, compute: 38, strip: 16 };
+const ROW_GAP = 5;
+const PROCESS_GAP = 12;
+const RUN_GAP = 26;
+const HEADING = 44;
+const AXIS = 24;
+const MOST_WAYS = 80; // more lines are a thicket
+const DIMMED = 0.22;
+
+/** Give each row its `y` and `height`; return how high it all is. */
+function layOut(runs) {
+  let y = AXIS;
+  runs.forEach((run, number) => {
+    run.y = y + (number ? RUN_GAP : 4);
+    y = run.y + HEADING;
+    run.rows.forEach((row, at) => {
+      if (at) y += row.opens ? PROCESS_GAP : ROW_GAP;
+      row.y = y;
+      row.height = HEIGHTS[row.shows];
+      y += row.height;
+    });
+  });
+  return y + 8;
+}
+
+/** Return {context, width, height} of a canvas with `height` CSS pixels, sharp on this screen. */
+function prepare(canvas, height) {
+  const width = canvas.clientWidth, scale = window.devicePixelRatio || 1;
+  const wide = Math.round(width * scale), high = Math.round(height * scale);
+  if (canvas.width !== wide || canvas.height !== high) {
+    canvas.width = wide;
+    canvas.height = high;
+    canvas.style.height = `${height}px`;
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.textBaseline = "middle";
+  return { context, width, height };
+}
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(["paper", "ink", "grey", "lane", "line", "accent", "wait", "tint"]
+    .map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+const FONT = 'system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
+
+class Painter {
+  constructor(canvas, header, view) {
+    Object.assign(this, { canvas, header, view });
+    this.height = layOut(header.runs);
+  }
+
+  /** Paint everything; `selected` is a way of `run`, or null. */
+  paint(selected) {
+    const { context, width, height } = prepare(this.canvas, this.height);
+    this.view.width = width;
+    this.context = context;
+    this.look = colours();
+    this.axis(width, height);
+    for (const run of this.header.runs) {
+      const way = selected && selected.run === run ? selected.way : null;
+      this.heading(run);
+      run.rows.forEach((row) => this.label(row));
+      context.save();
+      context.beginPath();
+      context.rect(GUTTER, 0, this.view.room, height);
+      context.clip();
+      run.rows.forEach((row) => this.row(run, row, selected ? way : undefined));
+      this.ways(run, way);
+      context.restore();
+    }
+  }
+
+  axis(width, height) {
+    const { context, view, look } = this;
+    const step = tickStep(view.perPixel * 90);
+    context.font = `12px ${FONT}`;
+    context.textAlign = "center";
+    context.fillStyle = look.grey;
+    context.strokeStyle = look.line;
+    context.lineWidth = 1;
+    for (let tick = Math.ceil(view.from / step) * step; tick <= view.to; tick += step) {
+      const x = Math.round(view.x(tick)) + 0.5;
+      context.beginPath();
+      context.moveTo(x, AXIS - 6);
+      context.lineTo(x, height);
+      context.stroke();
+      if (x > GUTTER + 20 && x < width - 30) context.fillText(tick ? timeText(tick, step) : "0", x, AXIS / 2 - 2);
+    }
+  }
+
+  heading(run) {
+    const { context, look } = this;
+    context.textAlign = "left";
+    context.fillStyle = look.ink;
+    context.font = `600 14px ${FONT}`;
+    this.fill(run.name, GUTTER, run.y + 8);
+    context.font = `13px ${FONT}`;
+    this.fill(run.figures, GUTTER, run.y + 27);
+  }
+
+  /** Write on paper: what is below does not shine through. */
+  fill(text, x, y) {
+    const { context, look } = this;
+    context.save();
+    context.lineWidth = 4;
+    context.lineJoin = "round";
+    context.strokeStyle = look.paper;
+    context.strokeText(text, x, y);
+    context.fillText(text, x, y);
+    context.restore();
+  }
+
+  label(row) {
+    const { context, look } = this;
+    context.textAlign = "right";
+    context.fillStyle = row.shows === "host" ? look.ink : look.grey;
+    context.font = row.shows === "host" ? `600 12.5px ${FONT}` : `12px ${FONT}`;
+    context.fillText(row.label, GUTTER - 10, row.y + row.height / 2, GUTTER - 14);
+  }
+
+  /** `way`: undefined if nothing is selected, null if it is in another run. */
+  row(run, row, way) {
+    const { context, view, look, header } = this;
+    const [first, last] = [Math.max(0, view.x(row.whole[0] - run.origin)), view.x(row.whole[1] - run.origin)];
+    context.fillStyle = look.lane;
+    context.fillRect(first, row.y, last - first, row.height);
+    if (row.shows === "strip") {
+      this.spans(run, row, (i) => header.moments[row.kind[i]].colour || null);
+      return;
+    }
+    const idle = row.shows === "compute" && run.rows.find((other) => other.shows === "strip" && other.process === row.process);
+    if (idle) {
+      context.globalAlpha = Number(look.tint);
+      const moments = { ...idle, y: row.y, height: row.height };
+      this.spans(run, moments, (i) => (header.moments[idle.kind[i]].idle ? header.moments[idle.kind[i]].colour : null));
+      context.globalAlpha = 1;
+    }
+    this.spans(run, row, (i) => (header.kinds[row.kind[i]].waits ? look.wait : null), true);
+    const dims = way !== undefined;
+    if (dims) context.globalAlpha = DIMMED;
+    this.spans(run, row, (i) => this.colour(row, i));
+    context.globalAlpha = 1;
+    if (way) this.spans(run, row, (i) => (keyOf(row, i) === way.key && row.step[i] ? this.colour(row, i) : null));
+    if (row.height > 20) this.names(run, row, way);
+  }
+
+  colour(row, i) {
+    const kind = this.header.kinds[row.kind[i]];
+    return kind.work ? (row.step[i] % 2 && kind.odd) || kind.colour : null;
+  }
+
+  /** Fill all spans that `colourOf` gives a colour; `line`: as a line at half the height. */
+  spans(run, row, colourOf, line = false) {
+    const { context, view } = this;
+    const [first, last] = seen(row, view.from + run.origin, view.to + run.origin);
+    const y = line ? row.y + row.height / 2 - 1 : row.y, height = line ? 2 : row.height;
+    const offset = GUTTER - (view.from + run.origin) / view.perPixel, scale = 1 / view.perPixel;
+    let column = -1, filled = 0, shares = new Map();
+    const flush = () => {
+      if (!filled) return;
+      let colour = null, most = 0;
+      for (const [each, share] of shares) if (share > most) [colour, most] = [each, share];
+      const alpha = context.globalAlpha;
+      context.globalAlpha = alpha * Math.min(1, Math.max(0.35, filled));
+      context.fillStyle = colour;
+      context.fillRect(column, y, 1, height);
+      context.globalAlpha = alpha;
+      filled = 0;
+      shares.clear();
+    };
+    for (let i = first; i < last; i++) {
+      const colour = colourOf(i);
+      if (colour === null) continue;
+      const left = offset + row.start[i] * scale, right = offset + row.end[i] * scale, width = right - left;
+      if (width < 1) {
+        const at = Math.floor(left);
+        if (at !== column) { flush(); column = at; }
+        filled += width || 1e-6;
+        shares.set(colour, (shares.get(colour) || 0) + (width || 1e-6));
+        continue;
+      }
+      context.fillStyle = colour;
+      const from = Math.max(left, GUTTER - 2), to = Math.min(right, view.width);
+      context.fillRect(from, y, to - from - (width > 4 && !line && row.step ? 0.75 : 0), height);
+    }
+    flush();
+  }
+
+  names(run, row, way) {
+    const { context, view, header } = this;
+    const [first, last] = seen(row, view.from + run.origin, view.to + run.origin);
+    if (last - first > 3000) return;
+    context.textAlign = "center";
+    context.font = `11.5px ${FONT}`;
+    for (let i = first; i < last; i++) {
+      const kind = header.kinds[row.kind[i]];
+      if (!kind.work || (way !== undefined && !(way && keyOf(row, i) === way.key))) continue;
+      const left = Math.max(view.x(row.start[i] - run.origin), GUTTER);
+      const right = Math.min(view.x(row.end[i] - run.origin), GUTTER + view.room);
+      if (right - left < 16) continue;
+      const step = row.step[i];
+      const text = (step ? [`${kind.name} ${step}`, `${step}`] : [kind.name])
+        .find((each) => context.measureText(each).width < right - left - 8);
+      if (!text) continue;
+      context.fillStyle = (step % 2 && kind.oddInk) || kind.ink;
+      context.fillText(text, (left + right) / 2, row.y + row.height / 2 + 0.5);
+    }
+  }
+
+  /** Draw lines from plans to computations to where they are settled; the selected one's thick. */
+  ways(run, selected) {
+    const { view, header } = this;
+    const starts = run.ways.keys;
+    const time = (at) => run.ways.of.get(starts[at]).began - run.origin;
+    let low = 0, high = starts.length;
+    while (low < high) { const middle = (low + high) >> 1; if (time(middle) < view.from - view.span) low = middle + 1; else high = middle; }
+    let until = low;
+    while (until < starts.length && until - low <= 3 * MOST_WAYS && time(until) < view.to + view.span) until++;
+    if (until - low <= 3 * MOST_WAYS && !selected) {
+      for (let at = low; at < until; at++) this.way(run, run.ways.of.get(starts[at]), 1, 0.55);
+    }
+    if (selected) this.way(run, selected, 2.5, 1);
+  }
+
+  way(run, way, width, alpha) {
+    const { context, view, header } = this;
+    const below = run.rows[way.row];
+    const line = (from, row, to, colour) => {
+      if (from === null) return;
+      context.strokeStyle = colour;
+      context.beginPath();
+      context.moveTo(view.x(from - run.origin), row.y + row.height);
+      context.lineTo(view.x(to - run.origin), below.y);
+      context.stroke();
+    };
+    context.lineWidth = width;
+    context.globalAlpha = alpha;
+    line(way.planned, run.rows[way.planRow], way.began, header.kinds[header.plan].colour);
+    line(way.settled, run.rows[way.settleRow], way.ended, header.kinds[header.settle].colour);
+    context.globalAlpha = 1;
+  }
+}
+
+/** The whole of all runs in little: their strips, and which part is seen. */
+class Overview {
+  constructor(canvas, header, view) {
+    Object.assign(this, { canvas, header, view, picture: document.createElement("canvas") });
+  }
+
+  get height() { return 8 + 18 * this.header.runs.flatMap((run) => run.rows.filter((row) => row.shows === "strip")).length; }
+
+  x(time) { return GUTTER + ((time - this.view.first) / (this.view.last - this.view.first)) * this.view.room; }
+  time(x) { return this.view.first + ((x - GUTTER) / this.view.room) * (this.view.last - this.view.first); }
+
+  /** Draw the strips anew: the width has changed, or the colours have. */
+  redraw() {
+    const whole = new View(this.header.runs);
+    whole.width = this.canvas.clientWidth;
+    whole.show(whole.first, whole.last);
+    const painter = Object.create(Painter.prototype);
+    const { context } = prepare(this.canvas, this.height);
+    Object.assign(painter, { context, view: whole, header: this.header, look: colours() });
+    let y = 4;
+    for (const run of this.header.runs) {
+      for (const row of run.rows.filter((each) => each.shows === "strip")) {
+        const small = { ...row, y, height: 14 };
+        painter.row(run, small, undefined);
+        painter.label({ ...small, label: this.header.runs.length > 1 ? run.name : row.process });
+        y += 18;
+      }
+    }
+    this.picture.width = this.canvas.width;
+    this.picture.height = this.canvas.height;
+    if (this.canvas.width && this.canvas.height) this.picture.getContext("2d").drawImage(this.canvas, 0, 0);
+  }
+
+  paint() {
+    const { context, height } = prepare(this.canvas, this.height);
+    context.save();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    if (this.picture.width && this.picture.height) context.drawImage(this.picture, 0, 0);
+    context.restore();
+    const look = colours();
+    const left = this.x(this.view.from), right = Math.max(left + 2, this.x(this.view.to));
+    context.fillStyle = look.paper;
+    context.globalAlpha = 0.55;
+    context.fillRect(GUTTER, 0, left - GUTTER, height);
+    context.fillRect(right, 0, GUTTER + this.view.room - right, height);
+    context.globalAlpha = 1;
+    context.strokeStyle = look.accent;
+    context.lineWidth = 2;
+    context.strokeRect(left, 1, right - left, height - 2);
+  }
+}
