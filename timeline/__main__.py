@@ -1,0 +1,35 @@
+"""`python -m timeline NAME`: what can be done with a timeline."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from timeline import comparison, report
+from timeline.errors import TraceError
+
+SUBCOMMANDS = {"report": report, "compare": comparison}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the subcommand that the command line names; return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m timeline", description=__doc__, allow_abbrev=False)
+    names = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    for name, module in SUBCOMMANDS.items():
+        about = module.__doc__ or ""
+        one = names.add_parser(name, help=about.splitlines()[0], description=about, allow_abbrev=False)
+        module.add_options(one)
+    given = parser.parse_args(arguments)
+    try:
+        status: int = SUBCOMMANDS[given.name].run(given)
+    except TraceError as error:
+        print(f"timeline: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
