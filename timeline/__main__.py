@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from timeline import comparison, report
+from timeline import comparison, draw, report
 from timeline.errors import TraceError
 
-SUBCOMMANDS = {"report": report, "compare": comparison}
+SUBCOMMANDS = {"report": report, "draw": draw, "compare": comparison}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

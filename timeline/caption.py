@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from timeline.figures import report
+from dataclasses import dataclass
+
+from timeline.figures import DeviceFigures, report
 from timeline.trace import Trace
+from timeline.wording import duration, percent
 
 
-def caption(trace: Trace) -> tuple[str, str]:
-    """Return a run's name, and its figures in one line: those of the steady state, as `report` has them."""
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """A run's name, its figures in one line, and sentences on what they lack."""
+
+    name: str
+    figures: str
+    problems: tuple[str, ...]
+
+
+def caption(trace: Trace) -> Caption:
+    """Return what is said of a run; its figures are those of the steady state, as the report has them."""
+    found = report(trace)
     name = trace.name.removesuffix(".gz").removesuffix(".json")
-    found = report(trace).together
-    if found is None:
-        return name, "no device computed"
-    steps = sum(kind.count for kind in found.steps)
-    said = [f"device active {100 * found.busy_share:.1f} %", f"idle {100 * found.idle_share:.1f} %"]
+    return Caption(name, _figures(found.together) if found.together else "", found.problems)
+
+
+def _figures(device: DeviceFigures) -> str:
+    said = [f"device active {percent(device.busy_share)}", f"idle {percent(device.idle_share)}"]
+    steps = sum(kind.count for kind in device.steps)
     if steps:
-        said += [f"{found.steady_ns / steps / 1e6:.2f} ms a step", f"{steps:,} steps in {found.steady_ns / 1e9:.1f} s"]
-    return name, "  ·  ".join(said)
+        said += [f"{duration(device.steady_ns / steps)} a step", f"{steps:,} steps in {duration(device.steady_ns)}"]
+    return "  ·  ".join(said)

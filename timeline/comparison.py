@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from timeline.draw import OUT_HELP, draw_beside, writer
 from timeline.figures import STEP_KINDS, Report, report
 from timeline.trace import SCHEDULER, WORKER, read_trace
 from timeline.wording import UNKNOWN, duration, number, percent, points, table, times
@@ -51,18 +52,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what can be chosen."""
     parser.add_argument("a", type=Path, metavar="A", help="a timeline, plain or .gz")
     parser.add_argument("b", type=Path, metavar="B", help="another one")
+    parser.add_argument("--out", type=Path, metavar="PICTURE", help=OUT_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON: both reports, and the figures of the table")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print the comparison. Raises `TraceError`."""
-    a, b = (report(read_trace(path)) for path in (given.a, given.b))
+    """Print the comparison, and draw it if that was asked for. Raises `TraceError`."""
+    if given.out:
+        writer(given.out)  # before anything is read: can it be drawn?
+    traces = [read_trace(path) for path in (given.a, given.b)]
+    a, b = (report(trace) for trace in traces)
     figures = compare(a, b)
     if given.json:
         both = {"a": asdict(a), "b": asdict(b), "figures": [asdict(figure) for figure in figures]}
         print(json.dumps(both, indent=2, ensure_ascii=False))
     else:
         print(text(str(given.a), str(given.b), a, b))
+    if given.out:
+        draw_beside(traces, given.out)
     return 0
 
 

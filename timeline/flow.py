@@ -14,7 +14,7 @@ from timeline.window import Window
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One step. Times are nanoseconds since the recording began; `planned` and `settled` are None where no span says."""
+    """One step. Times are nanoseconds since the recording began; None where no span says."""
 
     session: int
     step: int

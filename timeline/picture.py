@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from timeline.picture_legend import LINE, draw_legend, legend
-from timeline.picture_run import GREY, INK, LABEL_GAP, TEXT, View, draw_run, height_of, text_width
+from timeline.picture_run import GREY, INK, LABEL_GAP, TEXT, draw_run, height_of, text_width
 from timeline.rows import rows
+from timeline.window import View
 
 DOTS_PER_INCH = 200
 
@@ -31,7 +32,7 @@ LOOK = {
 }
 
 
-def draw(views: Sequence[View], path: Path) -> None:
+def write_picture(views: Sequence[View], path: Path) -> None:
     """Write `views` under each other, all on one time scale, to `path`; its ending decides: .png, .pdf or .svg.
 
     Raises `OSError` if the file cannot be written.

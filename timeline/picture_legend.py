@@ -12,8 +12,9 @@ from matplotlib.patches import Rectangle
 
 from protocol.messages import SpanKind
 from timeline.colours import MOMENT_NAMES, OF_KIND, OF_MOMENT
-from timeline.picture_run import GREY, INK, TEXT, View, text_width
+from timeline.picture_run import GREY, INK, TEXT, text_width
 from timeline.trace import NOT_WORK, name_of
+from timeline.window import View
 
 # All lengths are points.
 LINE = 15.0

@@ -16,13 +16,13 @@ from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 
 from protocol.messages import SpanKind
-from timeline.colours import DEVICE_IDLE, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
 from timeline.caption import caption
+from timeline.colours import DEVICE_IDLE, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
 from timeline.flow import Flow, flows
 from timeline.rows import Row
 from timeline.strip import Strip
-from timeline.trace import COMPUTE, HOST, NOT_WORK, SCHEDULER, Lane, name_of, Trace
-from timeline.window import Window
+from timeline.trace import COMPUTE, HOST, SCHEDULER, Lane, name_of
+from timeline.window import View
 
 # All lengths are points.
 HEADING = 38.0  # a run's name, and its figures
@@ -53,14 +53,6 @@ IDLE_TINT = 0.16
 
 IN_SPAN = "in a span"
 """The group of all labels that must stay within a span."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """One run, and the part of it that is drawn."""
-
-    trace: Trace
-    window: Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +127,21 @@ class _Run:
         self._flows(placed)
 
     def _heading(self) -> None:
-        title, figures = caption(self._trace)
+        words = caption(self._trace)
         for text, below, size, weight, colour in (
-            (title, 9.0, 11.5, "bold", INK),
-            (figures, 25.0, TEXT, "normal", INK),
+            (words.name, 9.0, 11.5, "bold", INK),
+            (words.figures, 25.0, TEXT, "normal", INK),
         ):
             self._axes.text(
-                0, self._top + below, text, size=size, weight=weight, color=colour, va="center", ha="left", clip_on=False
+                0,
+                self._top + below,
+                text,
+                size=size,
+                weight=weight,
+                color=colour,
+                va="center",
+                ha="left",
+                clip_on=False,
             )
 
     def _label(self, placed: _Placed) -> None:
@@ -227,7 +227,7 @@ class _Run:
         )
 
     def _names(self, placed: _Placed, lane: Lane, kind: SpanKind, at: NDArray[np.bool_]) -> None:
-        """Write into spans of one kind what they are and of which step, in the longest form for which most have room."""
+        """Write into spans of a kind what they are and of which step: in the longest form that most have room for."""
         starts = np.maximum(self._ms(lane.start[at]), 0)
         ends = np.minimum(self._ms(lane.end[at]), self._right)
         rooms = (ends - starts) * self._points - 2 * PADDING

@@ -23,6 +23,14 @@ class Window:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """One run, and the part of it that is looked at."""
+
+    trace: Trace
+    window: Window
+
+
 def whole(trace: Trace) -> Window:
     """Return the window from the first span's start to the last one's end; an empty one if there are no spans."""
     if not trace.lanes:

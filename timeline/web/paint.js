@@ -1,11 +1,12 @@
 "use strict";
 // What is drawn on a canvas. A row is painted span by span; what is narrower than a pixel is merged into its column.
 
-const HEIGHTS = { host: 32, copy: 12, compute: 38, strip: 16 };
+const HEIGHTS = { host: 40, copy: 14, compute: 46, strip: 20 };
 const ROW_GAP = 5;
 const PROCESS_GAP = 12;
 const RUN_GAP = 26;
-const HEADING = 44;
+const HEADING = 44; // a run's name and its figures; a single one's name is the page's
+const FIGURES = 26;
 const AXIS = 24;
 const MOST_WAYS = 80; // more lines are a thicket
 const DIMMED = 0.22;
@@ -15,7 +16,7 @@ function layOut(runs) {
   let y = AXIS;
   runs.forEach((run, number) => {
     run.y = y + (number ? RUN_GAP : 4);
-    y = run.y + HEADING;
+    y = run.y + (runs.length > 1 ? HEADING : FIGURES);
     run.rows.forEach((row, at) => {
       if (at) y += row.opens ? PROCESS_GAP : ROW_GAP;
       row.y = y;
@@ -100,9 +101,10 @@ class Painter {
     context.textAlign = "left";
     context.fillStyle = look.ink;
     context.font = `600 14px ${FONT}`;
-    this.fill(run.name, GUTTER, run.y + 8);
+    const several = this.header.runs.length > 1;
+    if (several) this.fill(run.name, GUTTER, run.y + 8);
     context.font = `13px ${FONT}`;
-    this.fill(run.figures, GUTTER, run.y + 27);
+    this.fill(run.figures, GUTTER, run.y + (several ? 27 : 9));
   }
 
   /** Write on paper: what is below does not shine through. */
@@ -165,6 +167,12 @@ class Painter {
     let column = -1, filled = 0, shares = new Map();
     const flush = () => {
       if (!filled) return;
+      if (row.shows === "strip") {
+        this.stack(column, y, height, shares, filled);
+        filled = 0;
+        shares.clear();
+        return;
+      }
       let colour = null, most = 0;
       for (const [each, share] of shares) if (share > most) [colour, most] = [each, share];
       const alpha = context.globalAlpha;
@@ -191,6 +199,19 @@ class Painter {
       context.fillRect(from, y, to - from - (width > 4 && !line && row.step ? 0.75 : 0), height);
     }
     flush();
+  }
+
+  /** Fill a column of the strip with all that it was, in proportion, idle at the bottom. */
+  stack(x, y, height, shares, filled) {
+    const { context, header } = this;
+    let bottom = y + height;
+    for (const { colour } of header.moments) {
+      const part = ((shares.get(colour) || 0) / filled) * height;
+      if (!part) continue;
+      context.fillStyle = colour;
+      context.fillRect(x, bottom - part, 1, part);
+      bottom -= part;
+    }
   }
 
   names(run, row, way) {
