@@ -272,7 +272,7 @@ function legend(header) {
 
 readTrace().then((header) => {
   legend(header);
-  window.timeline = new Controls(header);
+  window.page = new Controls(header); // for the console
 }, (error) => {
   document.getElementById("said").textContent = `This browser cannot read the timeline: ${error.message}`;
 });

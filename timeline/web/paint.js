@@ -134,84 +134,77 @@ class Painter {
     context.fillStyle = look.lane;
     context.fillRect(first, row.y, last - first, row.height);
     if (row.shows === "strip") {
-      this.spans(run, row, (i) => header.moments[row.kind[i]].colour || null);
+      this.spans(run, row, header.shown);
       return;
     }
-    const idle = row.shows === "compute" && run.rows.find((other) => other.shows === "strip" && other.process === row.process);
-    if (idle) {
+    const strip = row.shows === "compute" && run.rows.find((other) => other.shows === "strip" && other.process === row.process);
+    if (strip) {
       context.globalAlpha = Number(look.tint);
-      const moments = { ...idle, y: row.y, height: row.height };
-      this.spans(run, moments, (i) => (header.moments[idle.kind[i]].idle ? header.moments[idle.kind[i]].colour : null));
+      this.spans(run, { ...strip, shows: "gaps", y: row.y, height: row.height }, header.idle);
       context.globalAlpha = 1;
     }
-    this.spans(run, row, (i) => (header.kinds[row.kind[i]].waits ? look.wait : null), true);
-    const dims = way !== undefined;
-    if (dims) context.globalAlpha = DIMMED;
-    this.spans(run, row, (i) => this.colour(row, i));
+    if (row.shows === "host") {
+      header.palette[header.wait] = look.wait;
+      this.spans(run, { ...row, shows: "line", y: row.y + row.height / 2 - 1, height: 2 }, header.waits);
+    }
+    if (way !== undefined) context.globalAlpha = DIMMED;
+    this.spans(run, row, header.work);
     context.globalAlpha = 1;
-    if (way) this.spans(run, row, (i) => (keyOf(row, i) === way.key && row.step[i] ? this.colour(row, i) : null));
+    if (way) this.spans(run, row, header.work, way.key);
     if (row.height > 20) this.names(run, row, way);
   }
 
-  colour(row, i) {
-    const kind = this.header.kinds[row.kind[i]];
-    return kind.work ? (row.step[i] % 2 && kind.odd) || kind.colour : null;
-  }
-
-  /** Fill all spans that `colourOf` gives a colour; `line`: as a line at half the height. */
-  spans(run, row, colourOf, line = false) {
-    const { context, view } = this;
+  /** Fill the spans whose colour `accepts`; only those of the step `key`, if one is given. */
+  spans(run, row, accepts, key = null) {
+    const { context, view, header } = this;
     const [first, last] = seen(row, view.from + run.origin, view.to + run.origin);
-    const y = line ? row.y + row.height / 2 - 1 : row.y, height = line ? 2 : row.height;
     const offset = GUTTER - (view.from + run.origin) / view.perPixel, scale = 1 / view.perPixel;
-    let column = -1, filled = 0, shares = new Map();
+    const { start, end, paint, y, height } = row;
+    const edge = row.shows === "strip" || row.shows === "gaps" || row.shows === "line" ? 0 : 0.75;
+    const shares = new Float64Array(header.palette.length);
+    let column = -1, filled = 0;
     const flush = () => {
-      if (!filled) return;
-      if (row.shows === "strip") {
-        this.stack(column, y, height, shares, filled);
-        filled = 0;
-        shares.clear();
-        return;
-      }
-      let colour = null, most = 0;
-      for (const [each, share] of shares) if (share > most) [colour, most] = [each, share];
-      const alpha = context.globalAlpha;
-      context.globalAlpha = alpha * Math.min(1, Math.max(0.35, filled));
-      context.fillStyle = colour;
-      context.fillRect(column, y, 1, height);
-      context.globalAlpha = alpha;
+      if (filled) this.column(row, column, shares, filled);
       filled = 0;
-      shares.clear();
+      shares.fill(0);
     };
     for (let i = first; i < last; i++) {
-      const colour = colourOf(i);
-      if (colour === null) continue;
-      const left = offset + row.start[i] * scale, right = offset + row.end[i] * scale, width = right - left;
+      const colour = paint[i];
+      if (!accepts[colour] || (key !== null && keyOf(row, i) !== key)) continue;
+      const left = offset + start[i] * scale, width = (end[i] - start[i]) * scale;
       if (width < 1) {
         const at = Math.floor(left);
         if (at !== column) { flush(); column = at; }
         filled += width || 1e-6;
-        shares.set(colour, (shares.get(colour) || 0) + (width || 1e-6));
+        shares[colour] += width || 1e-6;
         continue;
       }
-      context.fillStyle = colour;
-      const from = Math.max(left, GUTTER - 2), to = Math.min(right, view.width);
-      context.fillRect(from, y, to - from - (width > 4 && !line && row.step ? 0.75 : 0), height);
+      context.fillStyle = header.palette[colour];
+      const from = Math.max(left, GUTTER - 2), to = Math.min(left + width, view.width);
+      context.fillRect(from, y, to - from - (width > 4 ? edge : 0), height);
     }
     flush();
   }
 
-  /** Fill a column of the strip with all that it was, in proportion, idle at the bottom. */
-  stack(x, y, height, shares, filled) {
+  /** Fill a pixel's column, in which several spans are: a strip's with all of them in proportion, idle at the bottom. */
+  column(row, x, shares, filled) {
     const { context, header } = this;
-    let bottom = y + height;
-    for (const { colour } of header.moments) {
-      const part = ((shares.get(colour) || 0) / filled) * height;
-      if (!part) continue;
-      context.fillStyle = colour;
-      context.fillRect(x, bottom - part, 1, part);
-      bottom -= part;
+    if (row.shows === "strip") {
+      let bottom = row.y + row.height;
+      shares.forEach((share, colour) => {
+        if (!share) return;
+        const part = (share / filled) * row.height;
+        context.fillStyle = header.palette[colour];
+        context.fillRect(x, bottom - part, 1, part);
+        bottom -= part;
+      });
+      return;
     }
+    const before = context.globalAlpha;
+    context.globalAlpha = before * Math.min(1, Math.max(0.35, filled));
+    context.fillStyle = header.palette[shares.indexOf(Math.max(...shares))];
+    context.fillRect(x, row.y, 1, row.height);
+    context.globalAlpha = before;
   }
 
   names(run, row, way) {

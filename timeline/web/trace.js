@@ -3,7 +3,7 @@
 
 const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f8: Float64Array };
 
-/** Return the header; each row of its runs has the columns it names, and start, end: nanoseconds, as floats. */
+/** Return the header. Each row of its runs has the columns it names, start and end in nanoseconds, and its paint. */
 async function readTrace() {
   const header = JSON.parse(document.getElementById("header").textContent);
   const text = atob(document.getElementById("columns").textContent.trim());
@@ -11,6 +11,7 @@ async function readTrace() {
   for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
   const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = await new Response(unpacked).arrayBuffer();
+  mix(header);
   let at = 0;
   for (const run of header.runs) {
     for (const row of run.rows) {
@@ -22,10 +23,28 @@ async function readTrace() {
       row.start = summed(row.since);
       row.end = row.start.map((start, i) => start + row.lasts[i]);
       row.until = highest(row.end);
+      row.paint = row.shows === "strip" ? row.kind.map((moment) => header.ofMoment[moment])
+        : row.kind.map((kind, i) => (row.step[i] % 2 && header.ofOdd[kind]) || header.ofKind[kind]);
     }
     run.ways = waysOf(run, header.plan, header.settle);
   }
   return header;
+}
+
+/** Give the header its palette, where each kind's and moment's colour is in it, and masks of it; its first is none. */
+function mix(header) {
+  header.palette = [""];
+  const add = (colour) => (colour ? header.palette.push(colour) - 1 : 0);
+  header.ofMoment = header.moments.map((moment) => add(moment.colour));
+  header.ofKind = header.kinds.map((kind) => add(kind.work && kind.colour));
+  header.ofOdd = header.kinds.map((kind) => add(kind.odd));
+  header.wait = add("wait"); // the page's style says which colour
+  header.kinds.forEach((kind, number) => { if (kind.waits) header.ofKind[number] = header.wait; });
+  const mask = (indices) => Uint8Array.from(header.palette, (_, index) => (index && indices.includes(index) ? 1 : 0));
+  header.shown = mask(header.ofMoment);
+  header.idle = mask(header.moments.map((moment, number) => (moment.idle ? header.ofMoment[number] : 0)));
+  header.waits = mask([header.wait]);
+  header.work = mask([...header.ofKind.filter((index) => index !== header.wait), ...header.ofOdd]);
 }
 
 function summed(differences) {
