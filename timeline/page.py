@@ -19,7 +19,7 @@ from timeline.caption import caption
 from timeline.colours import DEVICE_IDLE, MOMENT_NAMES, NO_WORK, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
 from timeline.rows import Row, rows
 from timeline.strip import Strip
-from timeline.trace import COMPUTE, HOST, NOT_WORK, Lane, name_of
+from timeline.trace import COMPUTE, HOST, NOT_WORK, Lane, Trace, name_of
 from timeline.window import View, whole
 
 SCRIPTS = ("trace.js", "view.js", "paint.js", "controls.js")
@@ -36,15 +36,21 @@ def write_page(views: Sequence[View], path: Path) -> None:
 
 
 def page(views: Sequence[View]) -> str:
-    """Return the page of `views`: whole runs under each other, opening on their windows.
+    """Return the page of `views`: whole runs under each other, opening on the window of the shortest.
 
-    The time of one run is that since its recording began. Those of several count from where their windows begin.
+    The time of one run is that since its recording began. Several count from where their devices began to compute.
     """
     columns: list[bytes] = []
-    runs = [_run(view, view.window.start if len(views) > 1 else 0, columns) for view in views]
+    origins = [_first_computed(view.trace) for view in views] if len(views) > 1 else [0]
+    runs = [_run(view.trace, origin, columns) for view, origin in zip(views, origins, strict=True)]
+    opening, origin = min(
+        ((view.window, origin) for view, origin in zip(views, origins, strict=True)),
+        key=lambda pair: pair[0].end - pair[1],
+    )
     kinds = sorted({int(kind) for view in views for lane in view.trace.lanes for kind in np.unique(lane.kind)})
     header = {
         "runs": runs,
+        "opening": [opening.start - origin, opening.end - origin],
         "kinds": _kinds(),
         "moments": _moments(),
         "plan": int(SpanKind.PLAN),
@@ -102,20 +108,24 @@ def _moments() -> list[dict[str, object]]:
     ]
 
 
-def _run(view: View, origin: int, columns: list[bytes]) -> dict[str, Any]:
+def _first_computed(trace: Trace) -> int:
+    """Return when the first device began; when the run did if none computed."""
+    return min((int(lane.start[0]) for lane in trace.lanes if lane.tid == COMPUTE), default=whole(trace).start)
+
+
+def _run(trace: Trace, origin: int, columns: list[bytes]) -> dict[str, Any]:
     """Return what a browser must know of a run; what its `rows` call columns is appended to `columns`, in order."""
-    run = whole(view.trace)
-    words = caption(view.trace)
-    sessions = np.unique(np.concatenate([np.zeros(1, np.int64), *(lane.session for lane in view.trace.lanes)]))
+    run = whole(trace)
+    words = caption(trace)
+    sessions = np.unique(np.concatenate([np.zeros(1, np.int64), *(lane.session for lane in trace.lanes)]))
     return {
         "name": words.name,
         "figures": words.figures,
         "notes": " ".join(words.problems),
         "whole": [run.start, run.end],
-        "opening": [view.window.start, view.window.end],
         "origin": origin,
         "sessions": sessions.tolist(),
-        "rows": [_row(row, sessions, columns) for row in rows(view.trace)],
+        "rows": [_row(row, sessions, columns) for row in rows(trace)],
     }
 
 
@@ -123,10 +133,14 @@ def _row(row: Row, sessions: NDArray[np.int64], columns: list[bytes]) -> dict[st
     shown = row.shows
     if isinstance(shown, Strip):
         start, end = shown.edges[:-1], shown.edges[1:]
-        own = {"kind": shown.moments}
+        own: dict[str, NDArray[Any]] = {"kind": shown.moments}
     else:
         start, end = shown.start, shown.end
-        own = {"kind": shown.kind, "step": shown.step, "session": np.searchsorted(sessions, shown.session)}
+        own: dict[str, NDArray[Any]] = {
+            "kind": shown.kind,
+            "step": shown.step,
+            "session": np.searchsorted(sessions, shown.session),
+        }
         own |= {name: getattr(shown, name) for name in COUNTS}
     named = {"since": np.diff(start, prepend=0), "lasts": end - start, **own}
     return {

@@ -45,18 +45,19 @@ def figure_of(views: Sequence[View]) -> Figure:
     """Return the picture of `views`, not rendered yet."""
     runs = [rows(view.trace) for view in views]
     left = MARGIN + LABEL_GAP + max((text_width(row.label, TEXT, "bold") for run in runs for row in run), default=0.0)
-    lines = legend(views, WIDTH - left - MARGIN)
+    room = WIDTH - left - MARGIN
+    lines = legend(views, room)
     high = sum(height_of(run) for run in runs) + RUN_GAP * (len(runs) - 1)
     below = AXIS + LINE * len(lines) + MARGIN
     down = MARGIN + high + below
     figure = Figure((WIDTH / 72, down / 72), facecolor="white")
-    axes = figure.add_axes((left / WIDTH, below / down, (WIDTH - left - MARGIN) / WIDTH, high / down))
+    axes = figure.add_axes((left / WIDTH, below / down, room / WIDTH, high / down))
     axes.set_xlim(0, max(max(view.window.end - view.window.start for view in views), 1) / 1e6)
     axes.set_ylim(high, 0)
     _time_axis(axes, views)
     top = 0.0
     for view, run in zip(views, runs, strict=True):
-        draw_run(axes, view, run, top)
+        draw_run(axes, view, run, top, room)
         top += height_of(run) + RUN_GAP
     draw_legend(figure, lines, left, below - AXIS)
     return figure

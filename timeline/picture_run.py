@@ -76,13 +76,13 @@ def height_of(rows: list[Row]) -> float:
 def text_width(text: str, size: float, weight: str = "normal") -> float:
     """Return the width of a line of text in points."""
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
-    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)  # type: ignore[no-untyped-call]
+    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
     return float(width)
 
 
-def draw_run(axes: Axes, view: View, rows: list[Row], top: float) -> None:
-    """Draw `rows` of the view's run below `top`."""
-    _Run(axes, view, top).draw(_place(rows, top))
+def draw_run(axes: Axes, view: View, rows: list[Row], top: float, width: float) -> None:
+    """Draw `rows` of the view's run below `top`, in axes that are `width` wide."""
+    _Run(axes, view, top, width).draw(_place(rows, top))
 
 
 def _place(rows: list[Row], top: float) -> list[_Placed]:
@@ -105,14 +105,14 @@ def _row_height(row: Row) -> float:
 class _Run:
     """The strokes; x is what an axes' limits say."""
 
-    def __init__(self, axes: Axes, view: View, top: float) -> None:
+    def __init__(self, axes: Axes, view: View, top: float, width: float) -> None:
         self._axes = axes
         self._trace = view.trace
         self._window = view.window
         self._top = top
         low, high = axes.get_xlim()
         self._right = min(high, (view.window.end - view.window.start) / 1e6)
-        self._points = axes.get_position().width * axes.figure.get_figwidth() * 72 / (high - low)  # per millisecond
+        self._points = width / (high - low)  # per millisecond
 
     def draw(self, placed: list[_Placed]) -> None:
         self._heading()

@@ -8,7 +8,7 @@ const CLICK = 4; // pixels that a hand trembles
 class Controls {
   constructor(header) {
     this.header = header;
-    this.view = new View(header.runs);
+    this.view = new View(header.runs, header.opening);
     this.canvas = document.getElementById("timeline");
     this.painter = new Painter(this.canvas, header, this.view);
     this.overview = new Overview(document.getElementById("overview"), header, this.view);
@@ -267,6 +267,7 @@ function legend(header) {
   line.className = "new";
   line.setAttribute("aria-hidden", "true");
   list.append(line);
+  entry("var(--wait)", "waiting");
   for (const number of header.seen) entry(header.kinds[number].colour, header.kinds[number].name);
 }
 

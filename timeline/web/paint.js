@@ -275,7 +275,7 @@ class Overview {
 
   /** Draw the strips anew: the width has changed, or the colours have. */
   redraw() {
-    const whole = new View(this.header.runs);
+    const whole = new View(this.header.runs, this.view.opening);
     whole.width = this.canvas.clientWidth;
     whole.show(whole.first, whole.last);
     const painter = Object.create(Painter.prototype);

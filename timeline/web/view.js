@@ -6,15 +6,12 @@ const RIGHT = 14;
 const NARROWEST = 200; // nanoseconds that may fill the screen
 
 class View {
-  constructor(runs) {
+  constructor(runs, opening) {
     this.first = Math.min(...runs.map((run) => run.whole[0] - run.origin));
     this.last = Math.max(...runs.map((run) => run.whole[1] - run.origin));
-    this.opening = [
-      Math.min(...runs.map((run) => run.opening[0] - run.origin)),
-      Math.max(...runs.map((run) => run.opening[1] - run.origin)),
-    ];
+    this.opening = opening;
     this.width = 800;
-    this.show(...this.opening);
+    this.show(...opening);
   }
 
   get to() { return this.from + this.span; }
