@@ -44,6 +44,7 @@ class EventStream:
         self.complete = False
         self._text, self._at = "", 0
         self._more = True
+        self._has_borders = True
         self._decode = json.JSONDecoder().raw_decode
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
         try:
@@ -98,10 +99,27 @@ class EventStream:
         """Yield the events of what stands behind "["."""
         while self._character(_SEPARATOR) != "]":
             self._at -= 1  # it belongs to the event
-            event = self._value()
-            if not isinstance(event, dict):
-                raise TraceError(f"{self._path}: an event is no object: {str(event)[:80]}")
-            yield event
+            for event in self._piece() or (self._value(),):
+                if not isinstance(event, dict):
+                    raise TraceError(f"{self._path}: an event is no object: {str(event)[:80]}")
+                yield event
+
+    def _piece(self) -> list[Any]:
+        """Return the events up to what looks like the last border between two in the text at hand, or nothing.
+
+        It saves half of the time of one by one. If it is something else, the text up to it is no JSON, and this layout
+        is not tried again.
+        """
+        if not self._has_borders:
+            return []
+        end = max(self._text.rfind("},\n", self._at), self._text.rfind("},{", self._at)) + 1
+        try:
+            events: list[Any] = json.loads(f"[{self._text[self._at : end]}]")
+        except (ValueError, RecursionError):
+            self._has_borders = False
+            return []
+        self._at = max(end, self._at)
+        return events
 
     def _value(self) -> Any:
         """Return the value that begins here."""

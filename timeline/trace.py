@@ -99,13 +99,14 @@ def read_trace(path: Path) -> Trace:
         for event in stream:
             try:
                 read.take(event)
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise TraceError(f"{path}: an event is damaged: {str(event)[:200]}") from error
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+                if read.is_ours(event):
+                    raise TraceError(f"{path}: an event is damaged: {str(event)[:200]}") from error
         return read.trace()
 
 
-_ARGUMENTS = ("step", "session", "rows", "tokens", "decodes", "wasted")
-_COLUMNS = ("kind", "start", "end", *_ARGUMENTS)
+_COLUMNS = ("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted")
+_TIDS = (HOST, COPY_IN, COMPUTE, COPY_OUT)
 _KINDS = {name_of(kind): int(kind) for kind in SpanKind}
 
 
@@ -124,11 +125,16 @@ class _Reading:
         """Keep what matters of an event."""
         phase = event.get("ph")
         if phase == "X":
-            kind = _KINDS.get(event["name"])
+            kind = _KINDS.get(event.get("name", ""))
             if kind is not None:
                 self._span(kind, event)
         elif phase == "M":
-            self._metadata(event["name"], event["pid"], event.get("args", {}))
+            self._metadata(event.get("name", ""), event.get("pid", 0), event.get("args", {}))
+
+    def is_ours(self, event: Event) -> bool:
+        """Whether an event is about a process of ours that has been named."""
+        pid = event.get("pid")
+        return isinstance(pid, int) and pid in self._about
 
     def _span(self, kind: int, event: Event) -> None:
         start = round(event["ts"] * 1000)
@@ -137,9 +143,12 @@ class _Reading:
             raise ValueError("it ends before it starts")
         lane = event["pid"], event["tid"]
         if lane not in self._rows:
+            if lane[1] not in _TIDS:
+                raise ValueError("no such lane")
             self._rows[lane] = array("q")
-        argument = event.get("args", {}).get
-        self._rows[lane].extend((kind, start, end, *(argument(name, 0) for name in _ARGUMENTS)))
+        get = event.get("args", {}).get
+        counts = get("rows", 0), get("tokens", 0), get("decodes", 0), get("wasted", 0)
+        self._rows[lane].extend((kind, start, end, get("step", 0), get("session", 0), *counts))
 
     def _metadata(self, name: str, pid: int, arguments: dict[str, Any]) -> None:
         if name == "process_name":

@@ -15,7 +15,7 @@ def duration(ns: float | None) -> str:
         return UNKNOWN
     if ns == 0:
         return "0"
-    size, unit = next(((size, unit) for size, unit in _UNITS if round(ns) >= size), _UNITS[-1])
+    size, unit = next(((size, unit) for size, unit in _UNITS if ns >= size * 0.9995), _UNITS[-1])
     return f"{_three_digits(ns / size)} {unit}"
 
 
