@@ -131,16 +131,12 @@ def _run(trace: Trace, origin: int, columns: list[bytes]) -> dict[str, Any]:
 
 def _row(row: Row, sessions: NDArray[np.int64], columns: list[bytes]) -> dict[str, Any]:
     shown = row.shows
+    start, end = (shown.edges[:-1], shown.edges[1:]) if isinstance(shown, Strip) else (shown.start, shown.end)
+    own: dict[str, NDArray[Any]]
     if isinstance(shown, Strip):
-        start, end = shown.edges[:-1], shown.edges[1:]
-        own: dict[str, NDArray[Any]] = {"kind": shown.moments}
+        own = {"kind": shown.moments}
     else:
-        start, end = shown.start, shown.end
-        own: dict[str, NDArray[Any]] = {
-            "kind": shown.kind,
-            "step": shown.step,
-            "session": np.searchsorted(sessions, shown.session),
-        }
+        own = {"kind": shown.kind, "step": shown.step, "session": np.searchsorted(sessions, shown.session)}
         own |= {name: getattr(shown, name) for name in COUNTS}
     named = {"since": np.diff(start, prepend=0), "lasts": end - start, **own}
     return {

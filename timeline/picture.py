@@ -71,5 +71,6 @@ def _time_axis(axes: Axes, views: Sequence[View]) -> None:
     axes.spines["bottom"].set(color=GREY, linewidth=0.6)
     axes.spines["bottom"].set_position(("outward", 5))
     axes.tick_params(axis="x", colors=GREY, labelsize=TEXT, width=0.6, length=3)
+    axes.xaxis.set_major_formatter("{x:,g}")
     began = " and ".join(f"{view.window.start / 1e9:.3f} s" for view in views)
     axes.set_xlabel(f"milliseconds, from {began} after the recording began", size=TEXT, color=GREY, labelpad=3)
