@@ -178,7 +178,10 @@ def recorded(tmp_path: Path) -> Path:
     [
         (["--out", "x.gif"], "x.gif: what is drawn ends in .html, .png, .pdf or .svg"),
         (["--out", "x"], "x: what is drawn ends in .html, .png, .pdf or .svg"),
-        (["--out", "x.html", "--from", "100"], "run.json.gz: nothing is there to draw: the run is from 0.000 s to 0.032 s"),
+        (
+            ["--out", "x.html", "--from", "100"],
+            "run.json.gz: nothing is there to draw: the run is from 0.000 s to 0.032 s",
+        ),
         (["--out", "x.html", "--from", "0.02", "--to", "0.01"], "--to 0.01 is not after --from 0.02"),
         (["--out", "/no/such/folder/x.html"], "/no/such/folder/x.html: No such file or directory"),
         (["--out", "/no/such/folder/x.png"], "/no/such/folder/x.png: No such file or directory"),

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from timeline.picture_legend import LINE, draw_legend, legend
-from timeline.picture_run import GREY, INK, LABEL_GAP, TEXT, draw_run, height_of, text_width
+from timeline.picture_run import GREY, INK, LABEL_GAP, LABELS, TEXT, draw_run, height_of, shortened, text_width
 from timeline.rows import rows
 from timeline.window import View
 
@@ -44,7 +44,8 @@ def write_picture(views: Sequence[View], path: Path) -> None:
 def figure_of(views: Sequence[View]) -> Figure:
     """Return the picture of `views`, not rendered yet."""
     runs = [rows(view.trace) for view in views]
-    left = MARGIN + LABEL_GAP + max((text_width(row.label, TEXT, "bold") for run in runs for row in run), default=0.0)
+    labels = max(text_width(shortened(row.label, LABELS, TEXT), TEXT, "bold") for run in runs for row in run)
+    left = MARGIN + labels + LABEL_GAP
     room = WIDTH - left - MARGIN
     lines = legend(views, room)
     high = sum(height_of(run) for run in runs) + RUN_GAP * (len(runs) - 1)

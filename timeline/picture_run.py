@@ -32,8 +32,10 @@ COPY_HEIGHT = 8.0
 STRIP_HEIGHT = 13.0
 GAP = 4.0
 PROCESS_GAP = 9.0
+LABELS = 120.0
 LABEL_GAP = 8.0
 
+TITLE = 11.5
 TEXT = 9.0
 TEXT_IN_SPAN = 7.6
 PADDING = 2.0
@@ -80,6 +82,16 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     return float(width)
 
 
+def shortened(text: str, room: float, size: float) -> str:
+    """Return as much of a bold line of text as there is room for, with … in its middle if that is not all."""
+    kept = len(text)
+    short = text
+    while kept and text_width(short, size, "bold") > room:
+        kept -= 1
+        short = f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
+    return short
+
+
 def draw_run(axes: Axes, view: View, rows: list[Row], top: float, width: float) -> None:
     """Draw `rows` of the view's run below `top`, in axes that are `width` wide."""
     _Run(axes, view, top, width).draw(_place(rows, top))
@@ -112,6 +124,7 @@ class _Run:
         self._top = top
         low, high = axes.get_xlim()
         self._right = min(high, (view.window.end - view.window.start) / 1e6)
+        self._width = width
         self._points = width / (high - low)  # per millisecond
 
     def draw(self, placed: list[_Placed]) -> None:
@@ -128,8 +141,9 @@ class _Run:
 
     def _heading(self) -> None:
         words = caption(self._trace)
+        name = shortened(words.name, self._width, TITLE)
         for text, below, size, weight, colour in (
-            (words.name, 9.0, 11.5, "bold", INK),
+            (name, 9.0, TITLE, "bold", INK),
             (words.figures, 25.0, TEXT, "normal", INK),
         ):
             self._axes.text(
@@ -147,7 +161,7 @@ class _Run:
     def _label(self, placed: _Placed) -> None:
         own = isinstance(placed.row.shows, Lane) and placed.row.shows.tid == HOST
         self._axes.annotate(
-            placed.row.label,
+            shortened(placed.row.label, LABELS, TEXT),
             (0, placed.top + placed.height / 2),
             (-LABEL_GAP, 0),
             textcoords="offset points",
