@@ -77,9 +77,9 @@ def test_the_strip_has_the_shares_of_the_report(run) -> None:  # type: ignore[no
     trace = made_trace(*run(50))
     (strip,), together = strips(trace), report(trace).together
     assert together is not None
-    assert strip.time(DEVICE_IDLE) == together.idle_ns
-    assert strip.time(BOTH) + strip.time(DEVICE_ONLY) == together.busy_ns
-    assert strip.time(NO_WORK) == together.no_work_ns
+    assert strip.times(DEVICE_IDLE).total == together.idle_ns
+    assert strip.times(BOTH).total + strip.times(DEVICE_ONLY).total == together.busy_ns
+    assert strip.times(NO_WORK).total == together.no_work_ns
     assert strip.edges[-1] - strip.edges[0] == together.steady_ns + together.no_work_ns
     assert (strip.moments[1:] != strip.moments[:-1]).all()
 

@@ -44,6 +44,8 @@ HAIR = 0.4
 """What happened is seen: no span is drawn narrower than a dot."""
 EDGE = 3.0
 """Spans at least this wide get a white edge, so that neighbours of one colour can be told apart."""
+HATCHED = 6.0
+"""Waiting that is narrower has no room for the hatch that says so."""
 MOST_FLOWS = 60
 """More steps than this are a thicket of lines."""
 
@@ -114,6 +116,14 @@ def _row_height(row: Row) -> float:
     return {HOST: HOST_HEIGHT, COMPUTE: COMPUTE_HEIGHT}.get(row.shows.tid, COPY_HEIGHT)
 
 
+def _joined(starts: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the same stretches, in order of their start, with those that touch made one."""
+    ends = np.maximum.accumulate(ends)
+    apart = starts[1:] > ends[:-1]
+    one = np.ones(len(starts[:1]), bool)  # none, if there is nothing
+    return starts[np.concatenate((one, apart))], ends[np.concatenate((apart, one))]
+
+
 class _Run:
     """The strokes; x is what an axes' limits say."""
 
@@ -177,11 +187,22 @@ class _Run:
         self._boxes(placed, np.zeros(1), np.full(1, self._right), LANE, zorder=0.5)
 
     def _strip(self, placed: _Placed, strip: Strip) -> None:
-        starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
-        inside = (ends > 0) & (starts < self._right)
+        """Draw its moments; where many share a dot, dots in which they are stacked in proportion."""
+        first, last = np.searchsorted(strip.edges, (self._window.start, self._window.end))
+        if last - first <= self._width / HAIR:
+            starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
+            inside = (ends > 0) & (starts < self._right)
+            for moment, colour in OF_MOMENT.items():
+                at = inside & (strip.moments == moment)
+                self._boxes(placed, starts[at], ends[at], colour, zorder=3)
+            return
+        dots = np.linspace(self._window.start, self._window.end, int(self._width / HAIR) + 1).astype(np.int64)
+        above = np.full(len(dots) - 1, placed.top)
         for moment, colour in OF_MOMENT.items():
-            at = inside & (strip.moments == moment)
-            self._boxes(placed, starts[at], ends[at], colour, zorder=3)
+            share = strip.times(moment).within(dots[:-1], dots[1:]) / np.maximum(np.diff(dots), 1)
+            below = above + share * placed.height
+            self._rectangles(self._ms(dots[:-1]), self._ms(dots[1:]), above, below, colour, zorder=3)
+            above = below
 
     def _lane(self, placed: _Placed, lane: Lane) -> None:
         starts, ends = self._ms(lane.start), self._ms(lane.end)
@@ -189,6 +210,7 @@ class _Run:
         for kind in (SpanKind(value) for value in np.unique(lane.kind[inside])):
             at = inside & (lane.kind == kind)
             if kind == SpanKind.WAIT:
+                at &= (ends - starts) * self._points >= HATCHED
                 self._boxes(placed, starts[at], ends[at], "none", zorder=1, hatch="/////")
             elif kind != SpanKind.IDLE:
                 odd = (kind == SpanKind.FORWARD) & (lane.step % 2 == 1)
@@ -203,7 +225,7 @@ class _Run:
         middle = (starts + ends) / 2
         starts, ends = np.where(narrow, middle - hair / 2, starts), np.where(narrow, middle + hair / 2, ends)
         wide = (ends - starts) * self._points >= EDGE
-        self._boxes(placed, starts[~wide], ends[~wide], colour, zorder=3)
+        self._boxes(placed, *_joined(starts[~wide], ends[~wide]), colour, zorder=3)
         self._boxes(placed, starts[wide], ends[wide], colour, zorder=3, edge="white")
 
     def _boxes(
@@ -219,14 +241,30 @@ class _Run:
         alpha: float = 1.0,
     ) -> None:
         """Draw rectangles over the row's full height, those parts that are in the window."""
+        top, bottom = np.full(len(starts), placed.top), np.full(len(starts), placed.bottom)
+        self._rectangles(starts, ends, top, bottom, colour, zorder=zorder, edge=edge, hatch=hatch, alpha=alpha)
+
+    def _rectangles(
+        self,
+        starts: NDArray[np.float64],
+        ends: NDArray[np.float64],
+        tops: NDArray[np.float64],
+        bottoms: NDArray[np.float64],
+        colour: str,
+        *,
+        zorder: float,
+        edge: str = "none",
+        hatch: str | None = None,
+        alpha: float = 1.0,
+    ) -> None:
         if not len(starts):
             return
         starts, ends = np.maximum(starts, 0), np.minimum(ends, self._right)
         corners = np.empty((len(starts), 4, 2))
         corners[:, 0, 0] = corners[:, 1, 0] = starts
         corners[:, 2, 0] = corners[:, 3, 0] = ends
-        corners[:, 0, 1] = corners[:, 3, 1] = placed.bottom
-        corners[:, 1, 1] = corners[:, 2, 1] = placed.top
+        corners[:, 0, 1] = corners[:, 3, 1] = bottoms
+        corners[:, 1, 1] = corners[:, 2, 1] = tops
         self._axes.add_collection(
             PolyCollection(
                 list(corners),
@@ -245,6 +283,8 @@ class _Run:
         starts = np.maximum(self._ms(lane.start[at]), 0)
         ends = np.minimum(self._ms(lane.end[at]), self._right)
         rooms = (ends - starts) * self._points - 2 * PADDING
+        if (rooms >= TEXT_IN_SPAN).sum() <= len(rooms) / 2:
+            return
         steps = lane.step[at].tolist()
         for form in ("{name} {step}", "{step}") if any(steps) else ("{name}",):
             texts = [form.format(name=name_of(kind), step=step) for step in steps]
@@ -276,6 +316,7 @@ class _Run:
                 strip = strips[lane.pid]
                 starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
                 at = (strip.moments == DEVICE_IDLE) & (ends > 0) & (starts < self._right)
+                at &= (ends - starts) * self._points >= HAIR
                 self._boxes(each, starts[at], ends[at], OF_MOMENT[DEVICE_IDLE], zorder=0.8, alpha=IDLE_TINT)
 
     def _flows(self, placed: list[_Placed]) -> None:

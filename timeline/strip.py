@@ -27,9 +27,10 @@ class Strip:
     edges: NDArray[np.int64]
     moments: NDArray[np.uint8]
 
-    def time(self, moment: int) -> int:
-        """Return how many nanoseconds were such a moment."""
-        return int(np.diff(self.edges)[self.moments == moment].sum())
+    def times(self, moment: int) -> Intervals:
+        """Return when it was such a moment."""
+        at = self.moments == moment
+        return Intervals(self.edges[:-1][at], self.edges[1:][at])
 
 
 def strips(trace: Trace) -> tuple[Strip, ...]:
