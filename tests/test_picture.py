@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib import style
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -49,14 +47,6 @@ PICTURES = {
 }
 
 
-@pytest.fixture(params=PICTURES, scope="module")
-def rendered(request: pytest.FixtureRequest) -> Figure:
-    with style.context(["default", LOOK]):
-        figure = figure_of(PICTURES[request.param])
-        FigureCanvasAgg(figure).draw()
-    return figure
-
-
 def texts(figure: Figure) -> list[Text]:
     """All that is seen: an axis has labels beyond its ends, too, which it doesn't draw."""
     (axes,) = figure.axes
@@ -71,16 +61,24 @@ def texts(figure: Figure) -> list[Text]:
     return [text for text in found if text.get_text() and text.get_visible() and text not in beyond]
 
 
-def boxes(figure: Figure) -> list[Bbox]:
-    """The rectangles of all collections, in pixels."""
+def boxes(figure: Figure, colour: str = "") -> list[Bbox]:
+    """The rectangles of spans and moments, in pixels; of one colour only, if it is given."""
     (axes,) = figure.axes
-    return [
-        Bbox([low, high])
-        for collection in axes.findobj(PolyCollection)
-        if isinstance(collection, PolyCollection) and collection.get_zorder() == 3
-        for path in collection.get_paths()
-        for low, high in [np.sort(axes.transData.transform(path.vertices[[0, 2]]), axis=0)]
+    drawn = [
+        each
+        for each in axes.collections
+        if each.get_zorder() == 3 and (not colour or to_hex(np.asarray(each.get_facecolor())[0].tolist()) == colour)
     ]
+    corners = [np.asarray(path.vertices)[[0, 2]] for each in drawn for path in each.get_paths()]
+    return [Bbox(np.sort(axes.transData.transform(each), axis=0)) for each in corners]
+
+
+@pytest.fixture(params=PICTURES, scope="module")
+def rendered(request: pytest.FixtureRequest) -> Figure:
+    with style.context(["default", LOOK]):
+        figure = figure_of(PICTURES[request.param])
+        figure.draw_without_rendering()
+    return figure
 
 
 def test_all_that_is_written_is_on_the_page(rendered: Figure) -> None:
@@ -125,14 +123,19 @@ def test_idle_time_is_as_wide_as_the_strip_says() -> None:
     (strip,) = strips(view.trace)
     inside = np.clip(strip.edges, view.window.start, view.window.end)
     expected = np.diff(inside)[strip.moments == DEVICE_IDLE].sum() / 1e6
-    drawn = [
-        np.ptp(path.vertices[:, 0])
-        for collection in figure.axes[0].findobj(PolyCollection)
-        if isinstance(collection, PolyCollection) and collection.get_zorder() == 3
-        if [to_hex(colour) for colour in collection.get_facecolor()] == [OF_MOMENT[DEVICE_IDLE]]
-        for path in collection.get_paths()
-    ]
-    assert sum(drawn) == pytest.approx(expected)
+    low, high = figure.axes[0].transData.transform([(0, 0), (1, 0)])[:, 0]
+    drawn = sum(box.width for box in boxes(figure, OF_MOMENT[DEVICE_IDLE])) / (high - low)
+    assert drawn == pytest.approx(expected)
+
+
+def test_in_a_crowd_every_moment_has_its_share() -> None:
+    trace = made_trace(*lockstep_run(3000))
+    figure = figure_of([View(trace, whole(trace))])
+    (strip,) = strips(trace)
+    areas = {colour: sum(box.width * box.height for box in boxes(figure, colour)) for colour in OF_MOMENT.values()}
+    for moment, colour in OF_MOMENT.items():
+        share = strip.times(moment).total / (strip.edges[-1] - strip.edges[0])
+        assert areas[colour] / sum(areas.values()) == pytest.approx(share, abs=0.001)
 
 
 def test_the_caption_has_the_figures_of_the_report() -> None:

@@ -19,9 +19,10 @@ from protocol.messages import SpanKind
 from timeline.caption import caption
 from timeline.colours import DEVICE_IDLE, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
 from timeline.flow import Flow, flows
+from timeline.intervals import Intervals, union
 from timeline.rows import Row
 from timeline.strip import Strip
-from timeline.trace import COMPUTE, HOST, SCHEDULER, Lane, name_of
+from timeline.trace import COMPUTE, HOST, NOT_WORK, SCHEDULER, Lane, name_of
 from timeline.window import View
 
 # All lengths are points.
@@ -44,6 +45,8 @@ HAIR = 0.4
 """What happened is seen: no span is drawn narrower than a dot."""
 EDGE = 3.0
 """Spans at least this wide get a white edge, so that neighbours of one colour can be told apart."""
+CROWDED = 0.8
+"""Where a row has more spans than one for so much of its width, what it did is shown as shares of each dot's time."""
 HATCHED = 6.0
 """Waiting that is narrower has no room for the hatch that says so."""
 MOST_FLOWS = 60
@@ -116,14 +119,6 @@ def _row_height(row: Row) -> float:
     return {HOST: HOST_HEIGHT, COMPUTE: COMPUTE_HEIGHT}.get(row.shows.tid, COPY_HEIGHT)
 
 
-def _joined(starts: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the same stretches, in order of their start, with those that touch made one."""
-    ends = np.maximum.accumulate(ends)
-    apart = starts[1:] > ends[:-1]
-    one = np.ones(len(starts[:1]), bool)  # none, if there is nothing
-    return starts[np.concatenate((one, apart))], ends[np.concatenate((apart, one))]
-
-
 class _Run:
     """The strokes; x is what an axes' limits say."""
 
@@ -187,37 +182,44 @@ class _Run:
         self._boxes(placed, np.zeros(1), np.full(1, self._right), LANE, zorder=0.5)
 
     def _strip(self, placed: _Placed, strip: Strip) -> None:
-        """Draw its moments; where many share a dot, dots in which they are stacked in proportion."""
-        first, last = np.searchsorted(strip.edges, (self._window.start, self._window.end))
-        if last - first <= self._width / HAIR:
-            starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
-            inside = (ends > 0) & (starts < self._right)
-            for moment, colour in OF_MOMENT.items():
-                at = inside & (strip.moments == moment)
-                self._boxes(placed, starts[at], ends[at], colour, zorder=3)
+        starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
+        inside = (ends > 0) & (starts < self._right)
+        if inside.sum() > self._width / CROWDED:
+            self._stack(placed, [(colour, strip.times(moment)) for moment, colour in OF_MOMENT.items()])
             return
-        dots = np.linspace(self._window.start, self._window.end, int(self._width / HAIR) + 1).astype(np.int64)
-        above = np.full(len(dots) - 1, placed.top)
         for moment, colour in OF_MOMENT.items():
-            share = strip.times(moment).within(dots[:-1], dots[1:]) / np.maximum(np.diff(dots), 1)
-            below = above + share * placed.height
-            self._rectangles(self._ms(dots[:-1]), self._ms(dots[1:]), above, below, colour, zorder=3)
-            above = below
+            at = inside & (strip.moments == moment)
+            self._boxes(placed, starts[at], ends[at], colour, zorder=3)
 
     def _lane(self, placed: _Placed, lane: Lane) -> None:
         starts, ends = self._ms(lane.start), self._ms(lane.end)
         inside = (ends > 0) & (starts < self._right)
-        for kind in (SpanKind(value) for value in np.unique(lane.kind[inside])):
+        kinds = [SpanKind(value) for value in np.unique(lane.kind[inside])]
+        work = [kind for kind in kinds if kind not in NOT_WORK]
+        if inside.sum() > self._width / CROWDED:
+            of_kind = {kind: inside & (lane.kind == kind) for kind in work}
+            self._stack(placed, [(OF_KIND[kind], union(lane.start[at], lane.end[at])) for kind, at in of_kind.items()])
+            return
+        if SpanKind.WAIT in kinds:
+            at = inside & (lane.kind == SpanKind.WAIT) & ((ends - starts) * self._points >= HATCHED)
+            self._boxes(placed, starts[at], ends[at], "none", zorder=1, hatch="/////")
+        for kind in work:
             at = inside & (lane.kind == kind)
-            if kind == SpanKind.WAIT:
-                at &= (ends - starts) * self._points >= HATCHED
-                self._boxes(placed, starts[at], ends[at], "none", zorder=1, hatch="/////")
-            elif kind != SpanKind.IDLE:
-                odd = (kind == SpanKind.FORWARD) & (lane.step % 2 == 1)
-                self._work(placed, starts[at & ~odd], ends[at & ~odd], OF_KIND[kind])
-                self._work(placed, starts[at & odd], ends[at & odd], ODD_FORWARD)
-                if placed.height > TEXT_IN_SPAN + 2 * PADDING:
-                    self._names(placed, lane, kind, at)
+            odd = (kind == SpanKind.FORWARD) & (lane.step % 2 == 1)
+            self._work(placed, starts[at & ~odd], ends[at & ~odd], OF_KIND[kind])
+            self._work(placed, starts[at & odd], ends[at & odd], ODD_FORWARD)
+            if placed.height > TEXT_IN_SPAN + 2 * PADDING:
+                self._names(placed, lane, kind, at)
+
+    def _stack(self, placed: _Placed, layers: list[tuple[str, Intervals]]) -> None:
+        """Draw dot by dot how much of its time each layer was there, one above the other."""
+        end = self._window.start + self._right * 1e6
+        dots = np.linspace(self._window.start, end, int(self._width / HAIR) + 1).astype(np.int64)
+        above = np.full(len(dots) - 1, placed.top)
+        for colour, times in layers:
+            below = above + placed.height * times.within(dots[:-1], dots[1:]) / np.maximum(np.diff(dots), 1)
+            self._rectangles(self._ms(dots[:-1]), self._ms(dots[1:]), above, below, colour, zorder=3)
+            above = below
 
     def _work(self, placed: _Placed, starts: NDArray[np.float64], ends: NDArray[np.float64], colour: str) -> None:
         hair = HAIR / self._points
@@ -225,7 +227,7 @@ class _Run:
         middle = (starts + ends) / 2
         starts, ends = np.where(narrow, middle - hair / 2, starts), np.where(narrow, middle + hair / 2, ends)
         wide = (ends - starts) * self._points >= EDGE
-        self._boxes(placed, *_joined(starts[~wide], ends[~wide]), colour, zorder=3)
+        self._boxes(placed, starts[~wide], ends[~wide], colour, zorder=3)
         self._boxes(placed, starts[wide], ends[wide], colour, zorder=3, edge="white")
 
     def _boxes(

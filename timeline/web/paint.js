@@ -161,10 +161,10 @@ class Painter {
     const offset = GUTTER - (view.from + run.origin) / view.perPixel, scale = 1 / view.perPixel;
     const { start, end, paint, y, height } = row;
     const edge = row.shows === "strip" || row.shows === "gaps" || row.shows === "line" ? 0 : 0.75;
-    const shares = new Float64Array(header.palette.length);
+    const shares = new Float64Array(header.palette.length), crowded = row.shows === "strip" || last - first > view.room;
     let column = -1, filled = 0;
     const flush = () => {
-      if (filled) this.column(row, column, shares, filled);
+      if (filled) this.column(row, column, shares, crowded ? Math.max(filled, 1) : 0);
       filled = 0;
       shares.fill(0);
     };
@@ -186,25 +186,25 @@ class Painter {
     flush();
   }
 
-  /** Fill a pixel's column, in which several spans are: a strip's with all of them in proportion, idle at the bottom. */
-  column(row, x, shares, filled) {
+  /** Fill a pixel's column with what was in it, one above the other, `high` being the whole; if 0, with what was most. */
+  column(row, x, shares, high) {
     const { context, header } = this;
-    if (row.shows === "strip") {
-      let bottom = row.y + row.height;
-      shares.forEach((share, colour) => {
-        if (!share) return;
-        const part = (share / filled) * row.height;
-        context.fillStyle = header.palette[colour];
-        context.fillRect(x, bottom - part, 1, part);
-        bottom -= part;
-      });
+    if (!high) {
+      const before = context.globalAlpha;
+      context.globalAlpha = before * Math.min(1, Math.max(0.35, shares.reduce((sum, share) => sum + share)));
+      context.fillStyle = header.palette[shares.indexOf(Math.max(...shares))];
+      context.fillRect(x, row.y, 1, row.height);
+      context.globalAlpha = before;
       return;
     }
-    const before = context.globalAlpha;
-    context.globalAlpha = before * Math.min(1, Math.max(0.35, filled));
-    context.fillStyle = header.palette[shares.indexOf(Math.max(...shares))];
-    context.fillRect(x, row.y, 1, row.height);
-    context.globalAlpha = before;
+    let bottom = row.y + row.height;
+    shares.forEach((share, colour) => {
+      if (!share) return;
+      const part = (share / high) * row.height;
+      context.fillStyle = header.palette[colour];
+      context.fillRect(x, bottom - part, 1, part);
+      bottom -= part;
+    });
   }
 
   names(run, row, way) {
