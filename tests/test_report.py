@@ -210,15 +210,24 @@ def test_steps_are_told_apart_by_their_rows() -> None:
 
 
 def test_settled_tokens_and_wasted_rows_are_counted() -> None:
+    """Step 1 was planned before the recording began, step 4 is settled after its end, another session had a step 3."""
     found = report(
         made_trace(
-            scheduler(span(SETTLE, 10, 11, 1, rows=8, tokens=8), span(SETTLE, 20, 21, 2, rows=8, tokens=6, wasted=2)),
+            scheduler(
+                span(PLAN, 1, 2, 2, rows=8),
+                span(SETTLE, 10, 11, 1, tokens=8, wasted=1),
+                span(PLAN, 12, 13, 3, rows=8),
+                span(SETTLE, 20, 21, 2, tokens=8),
+                span(PLAN, 21, 22, 4, rows=7),
+                span(SETTLE, 25, 26, 3, tokens=6, wasted=2),
+                span(PLAN, 26, 27, 3, session=2, rows=5),
+            ),
             worker(span(FORWARD, 0, 10, 1), span(FORWARD, 15, 20, 2)),
         )
     ).settled
     assert found is not None
-    assert (found.tokens, found.rows, found.wasted, found.wasted_share) == (14, 16, 2, 0.125)
-    assert found.tokens_per_second == pytest.approx(14 / 20e-6)
+    assert (found.tokens, found.rows, found.wasted, found.wasted_share) == (22, 16, 2, 0.125)
+    assert found.tokens_per_second == pytest.approx(22 / 20e-6)
 
 
 def test_only_its_own_scheduler_excuses_a_device() -> None:
@@ -261,7 +270,7 @@ def test_work_is_hidden_by_the_devices_it_is_for() -> None:
 # ---------------------------------------------------------------- what is not there
 
 DEVICE_ONLY = worker(span(FORWARD, 0, 5, 1), span(FORWARD, 6, 9, 2))
-SCHEDULER_ONLY = scheduler(span(PLAN, 0, 1, 1), span(SETTLE, 4, 5, 1, rows=1, tokens=1))
+SCHEDULER_ONLY = scheduler(span(PLAN, 0, 1, 1), span(SETTLE, 4, 5, 1, tokens=1))
 
 
 NO_DEVICE = "There is no span of a device: nothing is known of active and idle time."
@@ -418,7 +427,9 @@ def test_sums_hold(processes: tuple[list[Process], list[Process]]) -> None:
         assert process.cpu_ns == sum(spans.total_ns for spans in process.spans)
         assert 0 <= (process.hidden_ns or 0) <= process.cpu_ns
     if found.settled is not None:
-        assert found.settled.wasted <= found.settled.rows
+        everything = [one for each in (*workers, *schedulers) for one in each.spans if one.kind == SETTLE]
+        assert found.settled.tokens == sum(one.tokens for one in everything)
+        assert found.settled.wasted <= sum(one.wasted for one in everything)
 
 
 # ---------------------------------------------------------------- text and command line

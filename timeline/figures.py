@@ -132,7 +132,10 @@ class ProcessFigures:
 
 @dataclass(frozen=True, slots=True)
 class SettledFigures:
-    """What came back. A wasted row's request had ended while the row was computed."""
+    """What came back. A wasted row is one whose request had ended by then.
+
+    `rows` and `wasted` are those of settled steps whose plan was recorded, too.
+    """
 
     tokens: int
     tokens_per_second: float | None  # of time in which a device was in its steady state
@@ -304,14 +307,17 @@ def _process(lane: Lane, found: Sequence[Device]) -> ProcessFigures:
 
 
 def _settled(trace: Trace, steady_ns: int) -> SettledFigures | None:
-    settles = [(lane, lane.kind == SpanKind.SETTLE) for lane in trace.lanes]
-    if not any(which.any() for _, which in settles):
+    tokens = rows = wasted = 0
+    lanes = [lane for lane in trace.lanes if (lane.kind == SpanKind.SETTLE).any()]
+    for lane in lanes:
+        settle, plan = lane.kind == SpanKind.SETTLE, lane.kind == SpanKind.PLAN
+        step = (lane.session << 32) ^ lane.step
+        tokens += int(lane.tokens[settle].sum())
+        rows += int(lane.rows[plan & np.isin(step, step[settle])].sum())
+        wasted += int(lane.wasted[settle & np.isin(step, step[plan])].sum())
+    if not lanes:
         return None
-    tokens = sum(int(lane.tokens[which].sum()) for lane, which in settles)
-    rows = sum(int(lane.rows[which].sum()) for lane, which in settles)
-    wasted = sum(int(lane.wasted[which].sum()) for lane, which in settles)
-    per_second = _share(tokens * 10**9, steady_ns)
-    return SettledFigures(tokens, per_second, rows, wasted, _share(wasted, rows))
+    return SettledFigures(tokens, _share(tokens * 10**9, steady_ns), rows, wasted, _share(wasted, rows))
 
 
 def _problems(trace: Trace, found: Sequence[Device], settled: SettledFigures | None) -> list[str]:
