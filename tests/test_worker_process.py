@@ -99,7 +99,8 @@ def address(engine: Engine, tokens: list[int], tmp_path: Path) -> Iterator[str]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = bind_router(context, address)
     stop = Stop()
-    worker = WorkerProcess(engine, router, stop)  # type: ignore[arg-type]
+    timeline = TimelineLink(context, None, Joined("worker", "worker", 1, "here"))
+    worker = WorkerProcess(engine, router, stop, timeline)  # type: ignore[arg-type]
     errors: list[BaseException] = []
 
     def run() -> None:
