@@ -15,29 +15,30 @@ _FAST = 1
 
 
 class _Coder(Protocol):
-    """Turns text into what stands in the file."""
+    """Turns text into what stands in the file. It never changes: a write that fails has not been."""
 
-    def put(self, text: bytes) -> bytes:
-        """Return the bytes of more text."""
+    def put(self, text: bytes) -> tuple[bytes, _Coder]:
+        """Return the bytes of more text, and the coder for what follows them."""
 
     def ending(self, text: bytes) -> bytes:
-        """Return the bytes of a last text, as if it were put; but nothing is."""
+        """Return the bytes of the last text."""
 
 
 class _Plain:
-    def put(self, text: bytes) -> bytes:
-        return text
+    def put(self, text: bytes) -> tuple[bytes, _Coder]:
+        return text, self
 
     def ending(self, text: bytes) -> bytes:
         return text
 
 
 class _Gzip:
-    def __init__(self) -> None:
-        self._state = zlib.compressobj(_FAST, wbits=_GZIP)
+    def __init__(self, state: zlib._Compress | None = None) -> None:
+        self._state = state or zlib.compressobj(_FAST, wbits=_GZIP)
 
-    def put(self, text: bytes) -> bytes:
-        return self._state.compress(text) + self._state.flush(zlib.Z_SYNC_FLUSH)
+    def put(self, text: bytes) -> tuple[bytes, _Coder]:
+        state = self._state.copy()
+        return state.compress(text) + state.flush(zlib.Z_SYNC_FLUSH), _Gzip(state)
 
     def ending(self, text: bytes) -> bytes:
         state = self._state.copy()
@@ -60,7 +61,7 @@ class TraceFile:
         self._at = 0  # where the end begins
         self._separator = b""
         try:
-            self._write(self._coder.put(_HEAD % about))
+            self._write(_HEAD % about)
         except OSError:
             self.close()
             raise
@@ -78,24 +79,25 @@ class TraceFile:
     def append(self, events: list[str]) -> None:
         """Write events, JSON objects without a line break each. Raises `OSError`; then the file is as it was."""
         if events:
-            text = self._separator + ",\n".join(events).encode()
-            self._write(self._coder.put(text))
+            self._write(self._separator + ",\n".join(events).encode())
             self._separator = b",\n"
 
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._file)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, text: bytes) -> None:
         """Write over the end, then the end; if that fails, the old end. Room for it there was."""
+        data, coder = self._coder.put(text)
         old_end = os.pread(self._file, 2**16, self._at)
         try:
-            _write_all(self._file, data + self._coder.ending(_TAIL), self._at)
+            _write_all(self._file, data + coder.ending(_TAIL), self._at)
         except OSError:
             os.ftruncate(self._file, self._at)
             _write_all(self._file, old_end, self._at)
             raise
         self._at += len(data)
+        self._coder = coder
 
 
 def _write_all(file: int, data: bytes, at: int) -> None:
