@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -131,11 +132,12 @@ class Collector:
     # ------------------------------------------------------------------ members
 
     def _join(self, peer: bytes, joined: Joined, clock: int) -> list[Said]:
-        names = {member.joined.name for member in self._members.values()}
-        name = next(name for name in _names(joined.name) if name not in names)
-        joined = Joined(name, joined.role, joined.pid, joined.host, joined.device)
         said = self._switch(clock)
-        self._members[peer] = Member(next(self._numbers), joined, clock, same_clock=joined.host == self._host)
+        if peer not in self._members:
+            names = {member.joined.name for member in self._members.values()}
+            named = replace(joined, name=next(name for name in _names(joined.name) if name not in names))
+            same_clock = joined.host == self._host
+            self._members[peer] = Member(next(self._numbers), named, clock, same_clock)
         return [*said, (peer, Record(self._on))]
 
     def _take(self, member: Member, news: Spans | Load, clock: int) -> None:
