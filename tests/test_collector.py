@@ -84,9 +84,9 @@ class System:
         return events
 
     def stop(self) -> TimelineState:
-        """Stop the recording; all members have nothing more to send."""
-        self.hear(CLIENT, StopTimeline(9))
-        (state,) = [said for said in self.wait(CLOSING_SECONDS)[CLIENT] if isinstance(said, TimelineState)]
+        """Stop the recording; no member has more to send."""
+        told = self.hear(CLIENT, StopTimeline(9)) or self.wait(CLOSING_SECONDS)[CLIENT]
+        (state,) = [said for said in told if isinstance(said, TimelineState)]
         return state
 
 

@@ -1,4 +1,4 @@
-"""`python -m timeline collect --bind ADDRESS`: the process that gathers what all others record."""
+"""Gather what workers, schedulers and frontends record: the collector's process."""
 
 from __future__ import annotations
 

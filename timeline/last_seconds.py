@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages import Load, SpanKind, Spans, View
-from timeline.coverage import coverage
+from timeline.intervals import Intervals, Times, joined, union
 from timeline.member import Member
 
 SHOWN_SECONDS = 6.0
@@ -25,16 +25,13 @@ _DEVICE = (SpanKind.FORWARD, SpanKind.SAMPLE)
 _BLOCKED = (SpanKind.WAIT, SpanKind.IDLE)
 _ON_DEVICE = (SpanKind.COPY_IN, *_DEVICE, SpanKind.COPY_OUT)
 
-Intervals = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Starts and ends, in nanoseconds of the collector's clock."""
-
 
 @dataclass(slots=True)
 class _Recent:
     """The newest spans of one member."""
 
     role: str
-    pieces: deque[tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=deque)
+    pieces: deque[tuple[NDArray[np.uint8], Times, Times]] = field(default_factory=deque)
     spans: int = 0
     loads: deque[tuple[int, Load]] = field(default_factory=deque)  # with when it was, by our clock
 
@@ -44,8 +41,8 @@ class _Recent:
         while self.loads and self.loads[0][0] < clock:
             self.loads.popleft()
 
-    def where(self, kinds: tuple[SpanKind, ...], *, others: bool = False) -> Intervals:
-        """Return the spans of these kinds, or of all others."""
+    def stretches(self, kinds: tuple[SpanKind, ...], *, others: bool = False) -> tuple[Times, Times]:
+        """Return starts and ends of the spans of these kinds, or of all others, as they came."""
         if not self.pieces:
             none = np.zeros(0, np.int64)
             return none, none
@@ -84,25 +81,24 @@ class LastSeconds:
             recent.forget_before(int(edges[0]))
         workers = [recent for recent in self._members.values() if recent.role == "worker" and recent.pieces]
         schedulers = [recent for recent in self._members.values() if recent.role == "scheduler"]
-        scheduler = _joined([each.where(_BLOCKED, others=True) for each in schedulers])
-        host = _joined([each.where((*_BLOCKED, *_ON_DEVICE), others=True) for each in workers])
-        work = _joined([scheduler, host])
+        scheduler = joined([union(*each.stretches(_BLOCKED, others=True)) for each in schedulers])
+        host = joined([union(*each.stretches((*_BLOCKED, *_ON_DEVICE), others=True)) for each in workers])
+        work = joined([scheduler, host])
         device, both = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
         for worker in workers:
-            computed = worker.where(_DEVICE)
-            alone = coverage(*computed, edges)
-            device += alone
-            both += alone + coverage(*work, edges) - coverage(*_joined([computed, work]), edges)
-        device /= max(1, len(workers))
-        both /= max(1, len(workers))
+            computed = union(*worker.stretches(_DEVICE))
+            alone = _in_bins(computed, edges)
+            device += alone / len(workers)
+            # What is in both is what is in each, less what is in either.
+            both += (alone + _in_bins(work, edges) - _in_bins(joined([computed, work]), edges)) / len(workers)
         last_second = SECOND // BIN_NANOSECONDS
         loads = [recent.loads[-1][1] for recent in schedulers if recent.loads]
         return View(
             start=int(edges[0]),
             bin=BIN_NANOSECONDS,
             device=_bytes(device),
-            scheduler=_bytes(coverage(*scheduler, edges)),
-            worker=_bytes(coverage(*host, edges)),
+            scheduler=_bytes(_in_bins(scheduler, edges)),
+            worker=_bytes(_in_bins(host, edges)),
             both=_bytes(both),
             busy=float(np.clip(device[-last_second:].sum() / SECOND, 0.0, 1.0)),
             step_seconds=_step_seconds(workers, int(edges[-1]) - SECOND),
@@ -114,10 +110,9 @@ class LastSeconds:
         )
 
 
-def _joined(parts: list[Intervals]) -> Intervals:
-    none = np.zeros(0, np.int64)
-    start, end = zip(*[(none, none), *parts], strict=True)
-    return np.concatenate(start), np.concatenate(end)
+def _in_bins(moments: Intervals, edges: Times) -> NDArray[np.float64]:
+    """Return how much of each bin between `edges` is covered, in nanoseconds."""
+    return moments.within(edges[:-1], edges[1:]).astype(np.float64)
 
 
 def _bytes(nanoseconds: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -127,8 +122,8 @@ def _bytes(nanoseconds: NDArray[np.float64]) -> NDArray[np.uint8]:
 def _step_seconds(workers: list[_Recent], since: int) -> float:
     lengths = []
     for worker in workers:
-        begins, _ = worker.where((SpanKind.FORWARD,))
-        _, ends = worker.where((SpanKind.SAMPLE,))
+        begins, _ = worker.stretches((SpanKind.FORWARD,))
+        _, ends = worker.stretches((SpanKind.SAMPLE,))
         both = min(len(begins), len(ends))
         begins, ends = begins[len(begins) - both :], ends[len(ends) - both :]
         lengths.append((ends - begins)[ends >= since])

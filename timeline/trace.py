@@ -19,13 +19,34 @@ does, and 1, 2, 3 for copy in, compute and copy out of a worker's device. Argume
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.messages import SpanKind
+from timeline.errors import TraceError
+from timeline.event_stream import Event, EventStream
+
 HOST, COPY_IN, COMPUTE, COPY_OUT = range(4)
 """What `tid` means."""
+
+FORMAT = 1
+"""What "otherData" says under "stepahead"."""
+
+WORKER, SCHEDULER, FRONTEND = ROLES = ("worker", "scheduler", "frontend")
+
+NOT_WORK = (SpanKind.WAIT, SpanKind.IDLE)
+"""What a process does when it does nothing."""
+
+
+def name_of(kind: int) -> str:
+    """Return the name of a `SpanKind` as files have it and people read it: "copy in"."""
+    return SpanKind(kind).name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +87,106 @@ class Trace:
     lost: int  # spans that were overwritten before they could be written
     clock_error: int  # nanoseconds by which a device's or another host's spans may be off, at most
     complete: bool  # whether the file has its end
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a file, plain or gzip, in any layout of the JSON; a cut one up to where it was cut.
+
+    Other programs' events in the same file are passed over. Raises `TraceError` if none of a timeline is there.
+    """
+    with EventStream(path) as stream:
+        read = _Reading(path, stream)
+        for event in stream:
+            try:
+                read.take(event)
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+                if read.is_ours(event):
+                    raise TraceError(f"{path}: an event is damaged: {str(event)[:200]}") from error
+        return read.trace()
+
+
+_COLUMNS = ("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted")
+_TIDS = (HOST, COPY_IN, COMPUTE, COPY_OUT)
+_KINDS = {name_of(kind): int(kind) for kind in SpanKind}
+
+
+class _Reading:
+    """What was read so far: a row of `_COLUMNS` a span, 72 bytes each."""
+
+    def __init__(self, path: Path, stream: EventStream) -> None:
+        self._path = path
+        self._stream = stream
+        self._rows: dict[tuple[int, int], array[int]] = {}
+        self._names: dict[int, str] = {}
+        self._about: dict[int, dict[str, Any]] = {}
+        self._lost = 0
+
+    def take(self, event: Event) -> None:
+        """Keep what matters of an event."""
+        phase = event.get("ph")
+        if phase == "X":
+            kind = _KINDS.get(event.get("name", ""))
+            if kind is not None:
+                self._span(kind, event)
+        elif phase == "M":
+            self._metadata(event.get("name", ""), event.get("pid", 0), event.get("args", {}))
+
+    def is_ours(self, event: Event) -> bool:
+        """Whether an event is about a process of ours that has been named."""
+        pid = event.get("pid")
+        return isinstance(pid, int) and pid in self._about
+
+    def _span(self, kind: int, event: Event) -> None:
+        start = round(event["ts"] * 1000)
+        end = start + round(event["dur"] * 1000)
+        if end < start:
+            raise ValueError("it ends before it starts")
+        lane = event["pid"], event["tid"]
+        if lane not in self._rows:
+            if lane[1] not in _TIDS:
+                raise ValueError("no such lane")
+            self._rows[lane] = array("q")
+        get = event.get("args", {}).get
+        counts = get("rows", 0), get("tokens", 0), get("decodes", 0), get("wasted", 0)
+        self._rows[lane].extend((kind, start, end, get("step", 0), get("session", 0), *counts))
+
+    def _metadata(self, name: str, pid: int, arguments: dict[str, Any]) -> None:
+        if name == "process_name":
+            self._names[pid] = str(arguments["name"])
+        elif name == "stepahead":
+            if arguments["role"] not in ROLES:
+                raise ValueError("no such role")
+            self._about[pid] = {
+                "role": arguments["role"],
+                "device": str(arguments.get("device", "")),
+                "clock_error": round(arguments.get("clock_error_us", 0) * 1000),
+            }
+        elif name == "stepahead_lost":
+            self._lost += int(arguments["spans"])
+
+    def trace(self) -> Trace:
+        """Return all of it."""
+        header = self._stream.header.get("otherData")
+        header = header if isinstance(header, dict) else {}
+        if not self._about and "stepahead" not in header:
+            raise TraceError(f"{self._path}: this is no timeline of Stepahead")
+        if header.get("stepahead", FORMAT) != FORMAT:
+            raise TraceError(f"{self._path}: its format is {header['stepahead']}; this program reads {FORMAT}")
+        return Trace(
+            name=self._path.name,
+            started=str(header.get("started", "")),
+            lanes=tuple(self._lanes()),
+            lost=self._lost,
+            clock_error=max((about["clock_error"] for about in self._about.values()), default=0),
+            complete=self._stream.complete,
+        )
+
+    def _lanes(self) -> Iterator[Lane]:
+        for pid, tid in sorted(lane for lane in self._rows if lane[0] in self._about):
+            rows = np.frombuffer(self._rows.pop((pid, tid)), np.int64).reshape(-1, len(_COLUMNS))
+            rows = rows[np.argsort(rows[:, 1], kind="stable")]
+            columns = dict(zip(_COLUMNS, (np.ascontiguousarray(column) for column in rows.T), strict=True))
+            kind = columns.pop("kind").astype(np.uint8)
+            about = self._about[pid]
+            name = self._names.get(pid, f"{about['role']} {pid}")
+            yield Lane(pid, tid, name, about["role"], about["device"], kind=kind, **columns)
