@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import psutil
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -81,6 +83,15 @@ class Chromium:
         entries = self._driver.get_log("browser")
         return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
 
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Look at another tab for as long as the context lasts."""
+        here = self._driver.current_window_handle
+        self._driver.switch_to.new_window("tab")
+        yield
+        self._driver.close()
+        self._driver.switch_to.window(here)
+
     def picture(self, path: Path) -> None:
         """Write the whole page as PNG, below the fold too."""
         size = self._tell("Page.getLayoutMetrics")["cssContentSize"]
@@ -98,8 +109,11 @@ class Chromium:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the browser."""
+        """End the browser, and see that all of it is gone."""
+        started = psutil.Process(self._driver.service.process.pid).children(recursive=True)
         self._driver.quit()
+        _, alive = psutil.wait_procs(started, PATIENCE_SECONDS)
+        assert alive == []
 
 
 def _found(names: tuple[str, ...]) -> str:

@@ -53,6 +53,6 @@ function show(id, text, unit = "") {
   if (unit) {
     const small = document.createElement("small");
     small.textContent = unit;
-    place.append(small);
+    place.append("\u00a0", small);
   }
 }
