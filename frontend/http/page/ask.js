@@ -1,6 +1,6 @@
 // The prompt, and its answer as it streams. A model without a chat template continues the prompt as plain text.
 
-import { duration, number } from "./figures.js";
+import { duration, number, quantity } from "./figures.js";
 import { events, Gone, Refusal } from "./server.js";
 
 const element = (id) => document.getElementById(id);
@@ -103,8 +103,8 @@ export class Ask {
     const told = [];
     if (this.usage) {
       const tokens = this.usage.completion_tokens;
-      told.push(`${number(tokens)} ${tokens === 1 ? "token" : "tokens"}`);
-      if (tokens > 1 && now > this.first) told.push(`${number((1000 * (tokens - 1)) / (now - this.first))} tokens/s`);
+      told.push(quantity(number(tokens), tokens === 1 ? "token" : "tokens"));
+      if (tokens > 1 && now > this.first) told.push(quantity(number((1000 * (tokens - 1)) / (now - this.first)), "tokens/s"));
     }
     if (this.first !== null) told.push(`first text after ${duration((this.first - this.began) / 1000)}`);
     if (this.reason === "length") told.push("cut at the limit");

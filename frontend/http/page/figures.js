@@ -7,10 +7,16 @@ export function number(value) {
   return value.toLocaleString("en", { maximumSignificantDigits: 3 });
 }
 
+// A number and its unit, which no line's end comes between.
+export function quantity(text, unit) {
+  return `${text}\u00a0${unit}`;
+}
+
 export function duration(seconds) {
-  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 1) return quantity(Math.round(1000 * seconds), "ms");
+  if (seconds < 60) return quantity(seconds.toFixed(seconds < 10 ? 1 : 0), "s");
   const minutes = Math.floor(seconds / 60);
-  return `${minutes} min ${Math.floor(seconds - 60 * minutes)} s`;
+  return `${quantity(minutes, "min")} ${quantity(Math.floor(seconds - 60 * minutes), "s")}`;
 }
 
 export function size(bytes) {
@@ -20,7 +26,7 @@ export function size(bytes) {
     bytes /= 1000;
     at += 1;
   }
-  return `${number(bytes)} ${units[at]}`;
+  return quantity(number(bytes), units[at]);
 }
 
 export function showFigures(view) {

@@ -1,6 +1,6 @@
 // The record button, the file's name, and what has become of it.
 
-import { duration, number, size } from "./figures.js";
+import { duration, number, quantity, size } from "./figures.js";
 import { json, Refusal } from "./server.js";
 
 const element = (id) => document.getElementById(id);
@@ -72,5 +72,5 @@ function problem(text) {
 }
 
 function facts(state) {
-  return [state.file, duration(state.seconds), `${number(state.spans)} spans`, size(state.bytes)].join(" · ");
+  return [state.file, duration(state.seconds), quantity(number(state.spans), "spans"), size(state.bytes)].join(" · ");
 }
