@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from frontend.timeline_error import TimelineUnavailableError
-from protocol.messages import AskTimeline, StartTimeline, StopTimeline, TimelineState, View
+from frontend.timeline_desk import Question, TimelineUnavailableError
+from protocol.messages import StartTimeline, StopTimeline, TimelineState, View
 
-BIN_NS = 20_000_000
-BINS = 500
+BIN_NS = 5_000_000
+BINS = 1200
+LATE_NS = 500_000_000
 
 
 class FakeDesk:
@@ -19,7 +20,7 @@ class FakeDesk:
 
     def __init__(self, *, collector: bool = True, moving: Callable[[int], View] | None = None) -> None:
         self.collector = collector
-        self.asked: list[StartTimeline | StopTimeline | AskTimeline] = []
+        self.asked: list[Question] = []
         self.watched = 0
         self.problem = ""
         self._moving = moving
@@ -36,30 +37,30 @@ class FakeDesk:
     def watch(self) -> None:
         self.watched += 1
 
-    async def ask(self, message: StartTimeline | StopTimeline | AskTimeline) -> TimelineState:
-        self.asked.append(message)
+    async def ask(self, question: Question) -> TimelineState:
+        self.asked.append(question)
         if not self.collector:
             raise TimelineUnavailableError("no timeline collector answers")
         refusal = ""
-        if isinstance(message, StartTimeline):
+        if isinstance(question, StartTimeline):
             if self._recording:
                 refusal = f"{self._file} is being recorded already"
             else:
                 self._recording, self._started = True, time.monotonic()
-                self._file = message.file or "timeline-20261130-120000.json.gz"
-        elif isinstance(message, StopTimeline):
+                self._file = question.file or "timeline-20261130-120000.json.gz"
+        elif isinstance(question, StopTimeline):
             refusal = "" if self._recording else "nothing is being recorded"
             self._recording = False
         seconds = time.monotonic() - self._started if self._file else 0.0
         spans = int(12_000 * seconds)
         return TimelineState(
-            message.request, self._recording, self._file, seconds, spans, 31 * spans, refusal, self.problem
+            question.request, self._recording, self._file, seconds, spans, 31 * spans, refusal, self.problem
         )
 
 
 def busy_view(now: int) -> View:
     """Return what a busy server would show at `now`: the device nearly always at work, with a gap every 3 seconds."""
-    end = now - now % BIN_NS
+    end = now - LATE_NS - now % BIN_NS
     start = end - BINS * BIN_NS
     seconds = (start + BIN_NS * np.arange(BINS)) / 1e9
     gap = (seconds % 3) < 0.1

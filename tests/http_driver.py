@@ -16,6 +16,7 @@ from frontend.http.timeline import Desk
 from frontend.model_text import ModelText
 from protocol.awake_clock import AwakeClock
 from protocol.messages import Abort, Finish, Submit
+from tests.fake_desk import FakeDesk
 from tests.frontend_driver import Driver
 from tests.word_tokenizer import EOS
 
@@ -27,12 +28,12 @@ class HttpDriver:
     """A core behind the application. Tokens come one by one; `submitted` and `aborted` have what was asked for.
 
     `fails` ends each request with that error as soon as it has had `fails_after` tokens; `pace` is in seconds a token.
-    With a `desk`, there is a timeline.
+    `desk` is the timeline's.
     """
 
     def __init__(self, text: ModelText, script: Script, *, fails: str = "", fails_after: int = 0, **facts: Any) -> None:
         config = facts.pop("config", ServeConfig())
-        desk: Desk | None = facts.pop("desk", None)
+        desk: Desk = facts.pop("desk", None) or FakeDesk(collector=False)
         self._pace: float = facts.pop("pace", 0.0)
         self.it = Driver(text, **facts)
         self.script = script

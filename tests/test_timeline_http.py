@@ -105,7 +105,7 @@ async def test_the_last_seconds_arrive_as_the_desk_has_them(serve: Serve) -> Non
         assert np.array_equal(np.frombuffer(b64decode(got.pop(name)), "<u1"), getattr(view, name))
     assert got == {
         "start_ms": view.start / 1e6,
-        "bin_ms": 20.0,
+        "bin_ms": 5.0,
         "busy": 0.994,
         "step_ms": pytest.approx(8.1),
         "tokens_per_second": 3871.4,
@@ -164,7 +164,6 @@ async def test_start_status_stop_tell_of_the_same_recording(serve: Serve) -> Non
     told = [(await it.client.get("/timeline/status")).json(), (await it.client.post("/timeline/stop")).json()]
     assert [(state["recording"], state["file"]) for state in told] == [(True, "a.json.gz"), (False, "a.json.gz")]
     assert [type(message) for message in desk.asked] == [AskTimeline, StartTimeline, AskTimeline, StopTimeline]
-    assert len({message.request for message in desk.asked}) == 4, "a request number is never used twice"
 
 
 async def test_starting_twice_and_stopping_twice_are_conflicts(serve: Serve) -> None:
@@ -197,8 +196,8 @@ async def test_why_a_recording_ended_by_itself_is_told(serve: Serve) -> None:
         ("a\nb.json.gz", "plain name"),
         ("x" * (MOST_FILE_BYTES - 7) + ".json.gz", "201 bytes, at most 200"),
         ("ö" * 100 + ".json.gz", "208 bytes, at most 200"),
-        ("x.txt", "must end with .json.gz or .json"),
-        ("x", "must end with .json.gz or .json"),
+        ("x.txt", "must end with .json"),
+        ("x", "must end with .json"),
         (5, "must be a string"),
         (False, "must be a string"),
         (["x.json.gz"], "must be a string"),

@@ -127,10 +127,8 @@ class Api:
         return ApiError(500, text)
 
 
-def make_app(
-    core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig, desk: Desk | None = None
-) -> FastAPI:
-    """Return the application: OpenAI's endpoints, /health and /version, and those of the timeline that has a desk."""
+def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig, desk: Desk) -> FastAPI:
+    """Return the application: OpenAI's endpoints, /health and /version, and those of the timeline."""
     api = Api(core, callers, clock, config)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
 
@@ -146,8 +144,7 @@ def make_app(
     app.get("/v1/models/{model:path}", response_model=None)(api.model)
     app.get("/health", response_model=None)(api.health)
     app.get("/version", response_model=None)(api.version)
-    if desk is not None:
-        add_timeline(app, desk)
+    add_timeline(app, desk)
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from itertools import count
 from typing import Any, Protocol
 
 from fastapi import FastAPI
@@ -14,10 +13,11 @@ from starlette.responses import JSONResponse, Response
 from frontend.http.body import object_of, read_body
 from frontend.http.errors import ApiError, unavailable
 from frontend.http.page_files import PAGE_PATHS, page_file
-from frontend.timeline_error import TimelineUnavailableError
+from frontend.timeline_desk import Question, TimelineUnavailableError
 from protocol.messages import AskTimeline, StartTimeline, StopTimeline, TimelineState, View
+from timeline.config import ENDINGS
 
-FILE_ENDINGS = (".json.gz", ".json")
+NUMBERED_BY_THE_DESK = 0
 
 MOST_FILE_BYTES = 200
 """A file system takes 255."""
@@ -31,7 +31,7 @@ _FRESH = {"cache-control": "no-store"}
 
 
 class Desk(Protocol):
-    """Who speaks with the timeline's collector."""
+    """What is wanted of a `TimelineDesk`."""
 
     @property
     def view(self) -> View | None:
@@ -40,7 +40,7 @@ class Desk(Protocol):
     def watch(self) -> None:
         """Keep views coming for a few seconds."""
 
-    async def ask(self, message: StartTimeline | StopTimeline | AskTimeline) -> TimelineState:
+    async def ask(self, question: Question) -> TimelineState:
         """Ask the collector; raises `TimelineUnavailableError` if none answers."""
 
 
@@ -50,7 +50,6 @@ class TimelineApi:
     def __init__(self, desk: Desk) -> None:
         """Answer with what `desk` knows or is told."""
         self._desk = desk
-        self._numbers = count()
 
     async def live(self) -> Response:
         """Return the last seconds, and have the next ones recorded: somebody looks."""
@@ -62,20 +61,20 @@ class TimelineApi:
         """Start a recording; the body, if there is one, may name the file."""
         _check_own_page(request)
         file = _file(await read_body(request, MOST_BODY_BYTES)) if _has_body(request) else ""
-        return await self._ask(StartTimeline(next(self._numbers), file))
+        return await self._ask(StartTimeline(NUMBERED_BY_THE_DESK, file))
 
     async def stop(self, request: Request) -> Response:
         """End the recording."""
         _check_own_page(request)
-        return await self._ask(StopTimeline(next(self._numbers)))
+        return await self._ask(StopTimeline(NUMBERED_BY_THE_DESK))
 
     async def status(self) -> Response:
         """Say whether anything is recorded, or what was recorded last."""
-        return await self._ask(AskTimeline(next(self._numbers)))
+        return await self._ask(AskTimeline(NUMBERED_BY_THE_DESK))
 
-    async def _ask(self, message: StartTimeline | StopTimeline | AskTimeline) -> Response:
+    async def _ask(self, question: Question) -> Response:
         try:
-            state = await self._desk.ask(message)
+            state = await self._desk.ask(question)
         except TimelineUnavailableError as error:
             raise unavailable(str(error)) from None
         if state.refusal:
@@ -123,8 +122,8 @@ def _file(body: bytes) -> str:
         raise _bad_file(f"the name has {len(file.encode())} bytes, at most {MOST_FILE_BYTES} are allowed")
     if "/" in file or "\\" in file or not file.isprintable() or file.startswith("."):
         raise _bad_file("must be a plain name: no folders, no control characters, no dot at the beginning")
-    if not file.endswith(FILE_ENDINGS):
-        raise _bad_file(f"the name must end with {' or '.join(FILE_ENDINGS)}")
+    if not file.endswith(ENDINGS):
+        raise _bad_file(f"the name must end with {' or '.join(ENDINGS)}")
     return file
 
 

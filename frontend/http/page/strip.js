@@ -1,11 +1,13 @@
 // The strip: the last seconds, moving. Views come four times a second and each has all that is seen, so the newest is
 // drawn alone, shifted by the time since it came; what is shown lags behind by LAG_MS, so that it rarely runs out.
 
-const LAG_MS = 700;
+const LAG_MS = 500;
+const MARGIN_MS = 200; // beyond the left edge, for views that are early or late
 const BAND_HEIGHT = 72; // CSS pixels; style.css has the labels beside them
 const LANE_HEIGHT = 14;
 const LANE_GAP = 8;
-const QUIET = 255 * 0.05; // a bin in which a CPU does less, and the device nothing, has nothing to do
+const QUIET = 255 * 0.05; // a bin is quiet if the CPUs do less in it, and the device nothing
+const PAUSE_MS = 100; // as long as this all bins have to be quiet, or it is a gap in the work and not its absence
 
 export class Strip {
   constructor(canvas) {
@@ -27,7 +29,7 @@ export class Strip {
 
   // Seconds that are seen.
   get seconds() {
-    return this.view ? (this.view.count * this.view.bin_ms - LAG_MS) / 1000 : 0;
+    return this.view ? Math.max(1, Math.floor((this.view.count * this.view.bin_ms - LAG_MS - MARGIN_MS) / 1000)) : 0;
   }
 
   // Take the newest view, or none.
@@ -73,11 +75,12 @@ export class Strip {
   // Colour the bins, one pixel each: a row for the band and one for each lane, which `draw` stretches.
   paint() {
     if (!this.view) return;
-    const { count, device, scheduler, worker, both } = this.view;
+    const { bin_ms, count, device, scheduler, worker, both } = this.view;
     const colours = this.colours;
+    const pause = pauses(count, (at) => device[at] === 0 && Math.max(scheduler[at], worker[at]) < QUIET, PAUSE_MS / bin_ms);
     this.rows = [
       row(count, (at) => {
-        if (device[at] === 0 && Math.max(scheduler[at], worker[at]) < QUIET) return colours.nothing;
+        if (pause[at]) return colours.nothing;
         const together = Math.min(both[at], device[at]) / 255;
         const alone = device[at] / 255 - together;
         const idle = 1 - device[at] / 255;
@@ -118,6 +121,7 @@ export class Strip {
     const perBin = (width * bin_ms) / (1000 * this.seconds);
     const left = (this.leftEdge(now) - start_ms) / bin_ms; // the bin at the left edge, and a fraction
     this.pen.imageSmoothingEnabled = perBin < 4;
+    this.pen.imageSmoothingQuality = "high"; // where a pixel holds several bins, each counts
     this.pen.drawImage(bins, -left * perBin, top, count * perBin, tall);
   }
 
@@ -133,6 +137,18 @@ export class Strip {
   leftEdge(now) {
     return now + this.offset - LAG_MS - 1000 * this.seconds;
   }
+}
+
+// Return for each bin whether it is one of at least `least` quiet ones in a row; what an edge cuts off counts as long.
+function pauses(count, isQuiet, least) {
+  const found = new Array(count).fill(false);
+  let first = 0;
+  for (let at = 0; at <= count; at += 1) {
+    if (at < count && isQuiet(at)) continue;
+    if (at - first >= least || first === 0 || at === count) found.fill(true, first, at);
+    first = at + 1;
+  }
+  return found;
 }
 
 function row(count, colour) {
