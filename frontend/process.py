@@ -157,7 +157,7 @@ class FrontendProcess:
         from frontend.http.app import make_app  # half a second of imports that not every frontend needs
         from frontend.http.server import serving
 
-        return serving(make_app(self._core, self._callers, self._clock, self._serve), self._listener)
+        return serving(make_app(self._core, self._callers, self._clock, self._serve, self._desk), self._listener)
 
     def _hear_schedulers(self, now: float) -> None:
         for index, dealer in enumerate(self._dealers):
