@@ -20,7 +20,7 @@ from protocol.messages import SpanKind
 from timeline.trace import COMPUTE, COPY_IN, COPY_OUT, HOST, Lane, Trace
 
 RECEIVE, SETTLE, PLAN, SEND, INTAKE, DELIVER = (SpanKind(kind) for kind in range(1, 7))
-STAGE, LAUNCH, REPLY, TOKENIZE, DETOKENIZE, WAIT, IDLE = (SpanKind(kind) for kind in range(7, 14))
+STAGE, LAUNCH, REPLY, TOKENIZE, DETOKENIZE, FLUSH, WAIT, IDLE = (SpanKind(kind) for kind in range(7, 15))
 FORWARD, SAMPLE = SpanKind.FORWARD, SpanKind.SAMPLE
 
 STARTED = "2026-11-30T02:00:00Z"
