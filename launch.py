@@ -25,6 +25,7 @@ from scheduler_proc.config import SchedulerConfig, SchedulingConfig
 from stepahead.answer_thread import AnswerThread
 from stepahead.family import Family, StartError
 from stepahead.progress import Progress
+from timeline.config import CollectorConfig, TimelineConfig
 
 CUT_SECONDS = 3.0
 """How long after the end of the grace a frontend may take to cut off what still runs."""
@@ -71,20 +72,29 @@ def start_all(
     engine: EngineConfig,
     scheduling: SchedulingConfig,
     text: TextConfig,
+    timeline: TimelineConfig,
     run: PrivateDirectory,
     for_clients: str,
 ) -> None:
     """Start every process; they find each other through sockets in `run`, clients find them at `for_clients`."""
+    spans = run.address("timeline")
     workers = [run.address(f"worker-{number}") for number in range(launch.workers)]
     schedulers = [run.address(f"scheduler-{number}") for number in range(launch.schedulers)]
     for number, address in enumerate(workers):
         name = _name("worker", number, launch.workers)
-        family.start(name, "gpu_worker", to_arguments(WorkerConfig(bind=address), engine))
+        config = WorkerConfig(bind=address, timeline=spans, name=name)
+        family.start(name, "gpu_worker", to_arguments(config, engine))
     for number, address in enumerate(schedulers):
-        config = SchedulerConfig(bind=address, worker=tuple(workers[number :: launch.schedulers]))
-        family.start(_name("scheduler", number, launch.schedulers), "scheduler_proc", to_arguments(config, scheduling))
-    frontend = FrontendConfig(scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed)
+        name = _name("scheduler", number, launch.schedulers)
+        own = tuple(workers[number :: launch.schedulers])
+        scheduler = SchedulerConfig(bind=address, worker=own, timeline=spans, name=name)
+        family.start(name, "scheduler_proc", to_arguments(scheduler, scheduling))
+    frontend = FrontendConfig(
+        scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed, timeline=spans
+    )
     family.start("frontend", "frontend", to_arguments(frontend, text, serve))
+    # Last to start, last to end: what all others have recorded up to their ends, it writes.
+    family.start("timeline", "timeline collect", to_arguments(CollectorConfig(bind=spans), timeline), vital=False)
 
 
 def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
@@ -173,7 +183,7 @@ def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) 
     When told to stop once more it returns as it is. Raises `StartError` if a child is gone before.
     """
     stop.hush()
-    frontend = family.children[-1]
+    frontend = next(child for child in family.children if child.name == "frontend")
     frontend.process.terminate()
     deadline = time.monotonic() + serve.drain_timeout + CUT_SECONDS
     while not frontend.drained:
@@ -190,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     1 is a part that failed, 2 a mistake of the user, 130 a --prompt that was interrupted.
     """
-    launch, serve, engine, scheduling, text = parse_options(
+    launch, serve, engine, scheduling, text, timeline = parse_options(
         "python launch.py",
         "Serve a language model: a frontend, a scheduler one step ahead, and a GPU worker.",
         LaunchConfig,
@@ -198,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         EngineConfig,
         SchedulingConfig,
         TextConfig,
+        TimelineConfig,
         arguments=arguments,
     )
     stop = StopSignal()
@@ -215,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     family = Family()
     family.selector.register(stop, selectors.EVENT_READ)
     try:
-        start_all(family, launch, serve, engine, scheduling, text, run, address)
+        start_all(family, launch, serve, engine, scheduling, text, timeline, run, address)
         if wait_until_ready(family, stop, launch.start_timeout, tell):
             prompt = launch.prompt or launch.first_prompt
             if prompt is not None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from protocol.endpoints import DEFAULT_ADDRESS
 from protocol.options import lifeline_option, option
+from timeline.options import collector_option, name_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class FrontendConfig:
     seed: int | None = option(
         "makes the seeds that requests without one are given repeatable (default: they are random)", None, "N"
     )
+    timeline: str | None = collector_option()
+    name: str = name_option("frontend")
     lifeline: str | None = lifeline_option()
 
 

@@ -92,11 +92,16 @@ class FrontendCore:
             case Ping():
                 self._answer(identity, peer, Pong(peer.session, 0), now)
             case _:
-                pass  # a Pong has done its work by being heard; a Cancel may come too late
+                pass  # a Pong has done its work by being heard; a Cancel may come too late; the rest is not for us
 
     def refuse(self, identity: bytes, request: int, reason: str, now: float) -> None:
         """Refuse a request whose message broke the protocol's rules."""
         self._refuse(identity, self._peer(identity, now), request, reason, now)
+
+    def answer(self, identity: bytes, message: Message, now: float) -> None:
+        """Tell a client something that is about no request, if it is still there."""
+        if identity in self.peers:
+            self._answer(identity, self.peers[identity], message, now)
 
     def join(self, identity: bytes, now: float) -> TextPeer:
         """Take in a client that lives in this process, until `client_gone`."""

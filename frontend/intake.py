@@ -16,7 +16,8 @@ from frontend.stop_strings import StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TextError
 from protocol.fields import UINT64_MAX
-from protocol.messages import MOST_STOP_TOKENS, Attached, Generate, Submit
+from protocol.messages import MOST_STOP_TOKENS, Attached, Generate, SpanKind, Submit
+from timeline.recorder import About, Recorder, nanoseconds
 
 MOST_CHARACTERS_A_TOKEN = 32
 """A text with more of them for each token of the context is refused unread: only runs of blanks could fit."""
@@ -34,8 +35,13 @@ class Intake:
         text: ModelText,
         defaults: SamplingDefaults = PLAIN,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(64),
+        recorder: Recorder | None = None,
     ) -> None:
-        """Read and write text as the model does; `draw_seed` gives a seed in [0, 2**64) to requests without one."""
+        """Read and write text as the model does; `draw_seed` gives a seed in [0, 2**64) to requests without one.
+
+        `recorder` is told how long prompts take.
+        """
+        self._recorder = recorder or Recorder(capacity=1)
         self._text = text
         self._defaults = defaults
         self._draw_seed = draw_seed
@@ -46,7 +52,9 @@ class Intake:
         if len(stop_token_ids) > MOST_STOP_TOKENS:
             raise TextError(f"{len(stop_token_ids)} stop_token_ids, at most {MOST_STOP_TOKENS} are allowed")
         _check_ids("stop_token_ids", stop_token_ids, served.vocab_size)
+        began = nanoseconds()
         prompt = self._prompt(ask, served.max_model_len)
+        self._recorder.add(SpanKind.TOKENIZE, began, about=About(rows=1, tokens=len(prompt)))
         if not len(prompt):
             raise TextError("the prompt is empty")
         if len(prompt) >= served.max_model_len:

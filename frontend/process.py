@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import random
 from collections import deque
 from contextlib import AbstractAsyncContextManager, ExitStack
@@ -20,6 +21,7 @@ from frontend.core import LOOK_AROUND_SECONDS, FrontendCore
 from frontend.drain import Drain
 from frontend.intake import Intake
 from frontend.model_text import ModelText
+from frontend.timeline_desk import Question, TimelineDesk, TimelineUnavailableError
 from frontend.turn import for_a_turn
 from frontend.wake import Wake
 from protocol.awake_clock import AwakeClock
@@ -28,7 +30,21 @@ from protocol.drop_log import DropLog
 from protocol.endpoints import listen
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
-from protocol.messages import Attached, Cancel, Deltas, Generate, Ping, Pong, Unattached
+from protocol.messages import (
+    AskTimeline,
+    Attached,
+    Cancel,
+    Deltas,
+    Generate,
+    Joined,
+    Ping,
+    Pong,
+    SpanKind,
+    StartTimeline,
+    StopTimeline,
+    TimelineState,
+    Unattached,
+)
 from protocol.sockets import (
     LONGEST_TURN_SECONDS,
     RETRY_SECONDS,
@@ -41,6 +57,8 @@ from protocol.sockets import (
     send_to_peer,
 )
 from protocol.stop_signal import StopSignal
+from timeline.link import TimelineLink, this_host
+from timeline.recorder import About, nanoseconds
 
 MOST_MESSAGES_A_TURN = 256
 """How much is read from one socket before the others have their turn."""
@@ -94,8 +112,13 @@ class FrontendProcess:
                 path, text_config.override_generation_config, read=text_config.generation_config == "auto", tell=tell
             )
             seeds = random.SystemRandom() if config.seed is None else random.Random(config.seed)
-            intake = Intake(text, defaults, lambda: seeds.getrandbits(64))
             self._clock = AwakeClock(longest_turn=LONGEST_TURN_SECONDS)
+            me = Joined(config.name, "frontend", os.getpid(), this_host())
+            self._timeline = TimelineLink(context, config.timeline, me)
+            undo.callback(self._timeline.close)
+            self._recorder = self._timeline.recorder
+            self._desk = TimelineDesk(self._timeline)
+            intake = Intake(text, defaults, lambda: seeds.getrandbits(64), self._recorder)
             self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
             self._wake = Wake(stop)
             self._callers = Callers(self._core, self._clock, self._wake.set)
@@ -107,7 +130,8 @@ class FrontendProcess:
         """Serve until told to stop and all is said. Text clients are heard once a scheduler is attached."""
         self._lifeline.progress("waiting for a scheduler")
         serving = False
-        with self._wake.watching(self._dealers):
+        spans = () if self._timeline.socket is None else (self._timeline.socket,)
+        with self._wake.watching((*self._dealers, *spans)):
             async with self._http():
                 with contextlib.closing(self._callers):  # before HTTP ends: it waits for what they wait for
                     while not self._drain.over:
@@ -124,6 +148,7 @@ class FrontendProcess:
                         self._drain.look(now)
                         self._speak_to_schedulers(now)
                         self._speak_to_clients(now)
+                        self._desk.hear(self._timeline.turn())
                         self._wake.look_again()
 
     def _http(self) -> AbstractAsyncContextManager[None]:
@@ -132,7 +157,7 @@ class FrontendProcess:
         from frontend.http.app import make_app  # half a second of imports that not every frontend needs
         from frontend.http.server import serving
 
-        return serving(make_app(self._core, self._callers, self._clock, self._serve), self._listener)
+        return serving(make_app(self._core, self._callers, self._clock, self._serve, self._desk), self._listener)
 
     def _hear_schedulers(self, now: float) -> None:
         for index, dealer in enumerate(self._dealers):
@@ -145,7 +170,11 @@ class FrontendProcess:
                 except ProtocolError as error:
                     self._dropped.add(error)
                 else:
+                    began = nanoseconds()
                     self._core.hear_scheduler(index, message, now)
+                    if isinstance(message, Deltas):
+                        about = About(rows=len(message.request), tokens=len(message.token))
+                        self._recorder.add(SpanKind.DETOKENIZE, began, about=about)
 
     def _hear_clients(self) -> None:
         for _ in for_a_turn(MOST_MESSAGES_A_TURN, CLIENTS_TURN_SECONDS):
@@ -159,7 +188,7 @@ class FrontendProcess:
         if received is None:
             return False
         try:
-            message = decode(received.frame, Generate, Cancel, Ping, Pong)
+            message = decode(received.frame, Generate, Cancel, Ping, Pong, StartTimeline, StopTimeline, AskTimeline)
         except ProtocolError as error:
             request = request_of(received.frame)
             if request is None:
@@ -168,7 +197,18 @@ class FrontendProcess:
                 self._core.refuse(received.peer, request, str(error), now)
         else:
             self._core.hear_client(received.peer, message, now)
+            if isinstance(message, StartTimeline | StopTimeline | AskTimeline):
+                self._ask_timeline(received.peer, message)
         return True
+
+    def _ask_timeline(self, peer: bytes, question: Question) -> None:
+        def answer(state: TimelineState) -> None:
+            self._core.answer(peer, state, self._clock.now)
+
+        try:
+            self._desk.put(question, answer)
+        except TimelineUnavailableError as error:
+            answer(TimelineState(question.request, False, "", 0.0, 0, 0, refusal=str(error), problem=""))
 
     def _speak_to_schedulers(self, now: float) -> None:
         for link, dealer in zip(self._core.links, self._dealers, strict=True):
@@ -178,6 +218,8 @@ class FrontendProcess:
 
     def _speak_to_clients(self, now: float) -> None:
         self._blocked = False
+        began = nanoseconds()
+        told = len(self._core.speak_to)
         for identity in list(self._core.speak_to):
             if self._callers.tell(identity):
                 del self._core.speak_to[identity]
@@ -193,6 +235,8 @@ class FrontendProcess:
                 del self._core.speak_to[identity]
             else:
                 self._blocked = True
+        if told:
+            self._recorder.add(SpanKind.SEND, began, about=About(rows=told))
 
     def __enter__(self) -> Self:
         """Enter."""

@@ -14,10 +14,11 @@ from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.descriptors import allow_many_descriptors
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
+from protocol.messages import Joined
 from protocol.options import parse_options
 from protocol.sockets import bind_router
 from protocol.stop_signal import StopSignal
-
+from timeline.link import TimelineLink, this_host
 
 OPENMP_SPINS = 10_000
 """How many turns an idle thread of torch's OpenMP team looks for work before it sleeps (libgomp's GOMP_SPINCOUNT).
@@ -53,8 +54,11 @@ def main() -> int:
             lifeline.failed(str(error))
             return 2
         undo.callback(engine.device.close)
+        me = Joined(config.name, "worker", os.getpid(), this_host(), str(engine.device.torch_device))
+        timeline = TimelineLink(context, config.timeline, me)
+        undo.callback(timeline.close)
         lifeline.ready()
-        WorkerProcess(engine, router, stop).run()
+        WorkerProcess(engine, router, stop, timeline).run()
     return 0
 
 

@@ -7,6 +7,7 @@ from math import inf
 from typing import Literal
 
 from protocol.options import lifeline_option, option
+from timeline.options import collector_option, name_option
 
 _MOST = {
     "max_num_seqs": 2**16,
@@ -88,4 +89,6 @@ class WorkerConfig:
     """Whom a worker process talks to."""
 
     bind: str = option("address for the scheduler: ipc:///PATH or tcp://127.0.0.1:PORT", metavar="ADDRESS")
+    timeline: str | None = collector_option()
+    name: str = name_option("worker")
     lifeline: str | None = lifeline_option()

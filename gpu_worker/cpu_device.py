@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -19,6 +18,7 @@ from typing import TypeVar
 import torch
 
 from gpu_worker.device import Event
+from timeline.recorder import nanoseconds
 
 _T = TypeVar("_T")
 
@@ -36,7 +36,7 @@ class CPUEvent:
         """Begin not done; `wake` is called when it is."""
         self._flag = threading.Event()
         self._wake = wake
-        self._when = 0.0
+        self._when = 0
 
     def done(self) -> bool:
         """Whether the stream has got there."""
@@ -45,11 +45,15 @@ class CPUEvent:
     def seconds_since(self, earlier: Event) -> float:
         """Return the time between the two."""
         assert isinstance(earlier, CPUEvent)
-        return self._when - earlier._when
+        return (self._when - earlier._when) / 1e9
+
+    def when(self) -> int:
+        """Return when it was set; the host's clock is the device's."""
+        return self._when
 
     def fire(self) -> None:
         """Be done."""
-        self._when = time.perf_counter()
+        self._when = nanoseconds()
         self._flag.set()
         if self._wake is not None:
             self._wake()
@@ -80,6 +84,12 @@ class CPUStream:
         self._work.put(event.fire)
         return event
 
+    def mark(self) -> CPUEvent:
+        """Return an event that is done: it is the stream's thread that asks."""
+        event = CPUEvent(None)
+        event.fire()
+        return event
+
     def wait(self, event: Event) -> None:
         """Hold up what is submitted from now on until `event` is done."""
         assert isinstance(event, CPUEvent)
@@ -100,6 +110,7 @@ class CPUDevice:
     """Streams on threads; an eventfd tells the poll loop that a result is there."""
 
     torch_device = torch.device("cpu")
+    clock_error = 0
 
     def __init__(self, threads: int | None = None) -> None:
         """Start the streams; the computing one has `threads` threads, or as many as torch thinks right."""
@@ -134,6 +145,9 @@ class CPUDevice:
         """Read the eventfd empty."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
+
+    def set_clock(self) -> None:
+        """Do nothing: it is the host's."""
 
     def settle(self) -> None:
         """Do nothing: the CPU has done what it was told when the call returns."""

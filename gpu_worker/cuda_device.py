@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 
+from gpu_worker.cuda_clock import CUDAClock
 from gpu_worker.device import Event
 
 _T = TypeVar("_T")
@@ -15,8 +16,9 @@ _T = TypeVar("_T")
 class CUDAEvent:
     """A CUDA event that was recorded on a stream."""
 
-    def __init__(self, stream: torch.cuda.Stream, timed: bool) -> None:
-        """Record on `stream`."""
+    def __init__(self, stream: torch.cuda.Stream, timed: bool, clock: CUDAClock) -> None:
+        """Record on `stream`; `clock` dates it."""
+        self._clock = clock
         self.event = torch.cuda.Event(enable_timing=timed)
         self.event.record(stream)
 
@@ -29,12 +31,17 @@ class CUDAEvent:
         assert isinstance(earlier, CUDAEvent)
         return float(earlier.event.elapsed_time(self.event)) / 1e3
 
+    def when(self) -> int:
+        """Return its moment by the host's clock."""
+        return self._clock.when(self.event)
+
 
 class CUDAStream:
     """Work is launched at once, by the caller's thread, into one CUDA stream."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Make the stream."""
+    def __init__(self, device: torch.device, clock: CUDAClock) -> None:
+        """Make the stream; `clock` dates its events."""
+        self._clock = clock
         self._stream = torch.cuda.Stream(device)
 
     def run(self, work: Callable[[], None]) -> None:
@@ -44,7 +51,11 @@ class CUDAStream:
 
     def record(self, *, timed: bool = False) -> CUDAEvent:
         """Return an event behind all work launched so far."""
-        return CUDAEvent(self._stream, timed)
+        return CUDAEvent(self._stream, timed, self._clock)
+
+    def mark(self) -> CUDAEvent:
+        """Return a timed event behind what the running work has launched."""
+        return self.record(timed=True)
 
     def wait(self, event: Event) -> None:
         """Hold up what is launched from now on until `event` is done; the host does not wait."""
@@ -60,9 +71,10 @@ class CUDADevice:
         # cuDNN's attention plans anew for every shape, 1.6 ms each on an H200, and a step's lengths are always new.
         torch.backends.cuda.enable_cudnn_sdp(False)
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
-        self.copy_in = CUDAStream(self.torch_device)
-        self.compute = CUDAStream(self.torch_device)
-        self.copy_out = CUDAStream(self.torch_device)
+        self._clock = CUDAClock(self.torch_device)
+        self.copy_in = CUDAStream(self.torch_device, self._clock)
+        self.compute = CUDAStream(self.torch_device, self._clock)
+        self.copy_out = CUDAStream(self.torch_device, self._clock)
 
     def host_buffer(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Return zeroed pinned memory: only from there is a copy asynchronous."""
@@ -80,6 +92,15 @@ class CUDADevice:
 
     def clear_wakeups(self) -> None:
         """Do nothing: there are none."""
+
+    def set_clock(self) -> None:
+        """Take a new anchor between the GPU's clock and the host's."""
+        self._clock.set()
+
+    @property
+    def clock_error(self) -> int:
+        """By how many ns the moments of events may be off, at most."""
+        return self._clock.error
 
     def settle(self) -> None:
         """Wait for all that was launched on any stream, the default one included."""

@@ -28,6 +28,9 @@ class Event(Protocol):
     def seconds_since(self, earlier: Event) -> float:
         """Return the time between two events of one device that are done and were recorded `timed`."""
 
+    def when(self) -> int:
+        """Return the moment of a timed event that is done, in ns of the timeline's clock (see `Device.clock_error`)."""
+
 
 class Stream(Protocol):
     """Work in order."""
@@ -37,6 +40,9 @@ class Stream(Protocol):
 
     def record(self, *, timed: bool = False) -> Event:
         """Return an event that is done once all work submitted so far has finished; `timed` remembers when that was."""
+
+    def mark(self) -> Event:
+        """Return a timed event for this very point; only for work that the stream is running."""
 
     def wait(self, event: Event) -> None:
         """Let all work submitted from now on begin only after `event` of another stream."""
@@ -72,6 +78,13 @@ class Device(Protocol):
 
     def clear_wakeups(self) -> None:
         """Make the descriptor unreadable until the next event."""
+
+    def set_clock(self) -> None:
+        """Compare the device's clock with the host's, which goes on drifting away; takes some microseconds."""
+
+    @property
+    def clock_error(self) -> int:
+        """By how many ns the moments of events may be off, at most."""
 
     def settle(self) -> None:
         """Wait for work that was submitted past the streams: what it wrote, all of them see."""

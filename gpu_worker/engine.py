@@ -22,6 +22,7 @@ from gpu_worker.model import Decoder
 from gpu_worker.pipeline import StepPipeline
 from gpu_worker.runner import ModelRunner, StepModel
 from protocol.messages import Opened
+from timeline.recorder import Recorder
 
 _SHARE_OF_FREE_MEMORY = 0.5
 """Of what is free once the weights are there, this much is for KV: the rest is activations', and other programs'."""
@@ -47,11 +48,14 @@ class Engine:
     max_batch_tokens: int
     max_model_len: int
 
-    def pipeline(self, plans_in_flight: int) -> StepPipeline:
-        """Return a new pipeline over the model; there must be no other with plans in flight."""
+    def pipeline(self, plans_in_flight: int, recorder: Recorder) -> StepPipeline:
+        """Return a new pipeline over the model, whose spans `recorder` gets.
+
+        There must be no other with plans in flight.
+        """
         return self.device.prepare(
             lambda: StepPipeline(
-                self.device, self.runner, plans_in_flight, self.max_batch_tokens, self.slots, self.blocks
+                self.device, self.runner, plans_in_flight, self.max_batch_tokens, self.slots, self.blocks, recorder
             )
         )
 

@@ -20,7 +20,9 @@ import torch
 from gpu_worker.device import Device, Event
 from gpu_worker.runner import ModelRunner, StepOutput
 from gpu_worker.staging import StagingBuffer
-from protocol.messages import Failed, Plan, Result
+from gpu_worker.step_events import DeviceSpans, StepEvents
+from protocol.messages import Failed, Plan, Result, SpanKind
+from timeline.recorder import Recorder, nanoseconds
 
 _log = logging.getLogger("stepahead.worker")
 
@@ -47,16 +49,29 @@ class Batch:
     began: Event | None = None
     computed: Event | None = None
     finished: Event | None = None
+    events: StepEvents | None = None  # if the timeline records
 
 
 class StepPipeline:
     """Takes plans by `launch`, which returns at once, and gives answers by `collect`, oldest first."""
 
     def __init__(
-        self, device: Device, runner: ModelRunner, plans_in_flight: int, max_tokens: int, slots: int, blocks: int
+        self,
+        device: Device,
+        runner: ModelRunner,
+        plans_in_flight: int,
+        max_tokens: int,
+        slots: int,
+        blocks: int,
+        recorder: Recorder,
     ) -> None:
-        """Make buffers for `plans_in_flight` plans of at most `max_tokens` tokens over `slots` slots and `blocks`."""
+        """Make buffers for `plans_in_flight` plans of at most `max_tokens` tokens over `slots` slots and `blocks`.
+
+        `recorder` gets the spans of this thread, and of the device as they are collected.
+        """
         self._device = device
+        self._recorder = recorder
+        self._device_spans = DeviceSpans(recorder)
         self._runner = runner
         self._free = [
             Buffers(
@@ -82,12 +97,20 @@ class StepPipeline:
 
     def launch(self, plan: Plan) -> None:
         """Put a plan behind those in flight; there must be room."""
-        device = self._device
+        device, recorder = self._device, self._recorder
+        about = recorder.about(plan)
+        staging = nanoseconds()
         buffers = self._free[-1]
         host, columns = buffers.staging.stage(plan)
         self._free.pop()
+        launching = recorder.add(SpanKind.STAGE, staging, about=about)
         samples = len(host.sample_slot)
         batch = Batch(plan, buffers, samples)
+        events = batch.events = StepEvents(about) if recorder.on else None
+
+        def before_sampling() -> None:
+            if events is not None and samples:
+                events.sampling = device.compute.mark()
 
         def compute() -> None:
             # Only here, where steps run one after the other, is it decided who has failed and who comes behind that.
@@ -96,7 +119,7 @@ class StepPipeline:
                 batch.skipped = True
                 return
             if batch.error is None:
-                _guarded(batch, lambda: self._runner.run(plan, host, columns, buffers.output))()
+                _guarded(batch, lambda: self._runner.run(plan, host, columns, buffers.output, before_sampling))()
             if batch.error is not None:
                 self._failed_step = plan.step
 
@@ -104,15 +127,23 @@ class StepPipeline:
             buffers.token[:samples].copy_(buffers.output.token[:samples], non_blocking=True)
             buffers.status[:samples].copy_(buffers.output.status[:samples], non_blocking=True)
 
+        recorded = events is not None
+        if events is not None:
+            events.copy_in = device.copy_in.record(timed=True)
         device.copy_in.run(_guarded(batch, buffers.staging.copy))
-        device.compute.wait(device.copy_in.record())
+        copied_in = device.copy_in.record(timed=recorded)
+        device.compute.wait(copied_in)
         batch.began = device.compute.record(timed=True)  # behind all waits: from here on the device is busy
         device.compute.run(compute)
         batch.computed = device.compute.record(timed=True)
         device.copy_out.wait(batch.computed)
+        if events is not None:
+            events.copied_in = copied_in
+            events.copy_out = device.copy_out.record(timed=True)
         device.copy_out.run(_guarded(batch, copy_out))
-        batch.finished = device.copy_out.record()
+        batch.finished = device.copy_out.record(timed=recorded)
         self._in_flight.append(batch)
+        recorder.add(SpanKind.LAUNCH, launching, about=about)
 
     def ready(self) -> bool:
         """Whether the oldest plan's answer can be collected."""
@@ -128,6 +159,9 @@ class StepPipeline:
         self._free.append(buffers)
         if batch.began is not None and batch.computed is not None:
             self.busy_seconds += batch.computed.seconds_since(batch.began)
+            ran = not batch.skipped and batch.error is None
+            if ran and batch.events is not None and batch.finished is not None:
+                self._device_spans.add(batch.events, batch.began, batch.computed, batch.finished)
         if batch.error is not None:
             _log.error("step %d failed", plan.step, exc_info=batch.error)
             return Failed(plan.session, plan.step, True, f"{type(batch.error).__name__}: {batch.error}")

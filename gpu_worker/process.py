@@ -14,7 +14,7 @@ from protocol.codec import decode
 from protocol.drop_log import DropLog
 from protocol.errors import ProtocolError
 from protocol.identity import new_session
-from protocol.messages import Close, Message, Open, Ping, Plan, Pong, Refused
+from protocol.messages import Close, Message, Open, Ping, Plan, Pong, Refused, SpanKind
 from protocol.sockets import (
     HEARTBEAT_SECONDS,
     SILENCE_SECONDS,
@@ -24,9 +24,14 @@ from protocol.sockets import (
     send_to_peer,
 )
 from protocol.stop_signal import StopSignal
+from timeline.link import TimelineLink
+from timeline.recorder import About, nanoseconds
 
 EVENT_POLL_SECONDS = 20e-6
 """How often events are asked while something is in flight, on a device that can't wake the poll."""
+
+CLOCK_SECONDS = 1.0
+"""How often a device's clock is compared with the host's while the timeline records."""
 
 INTAKE_PER_TURN = 64
 """Messages taken before finished batches are looked after: a flood must not hold up answers."""
@@ -37,8 +42,10 @@ _log = logging.getLogger("stepahead.worker")
 class WorkerProcess:
     """One turn: wait for a message or a finished batch, whichever comes first; launch plans, send answers."""
 
-    def __init__(self, engine: Engine, router: zmq.Socket[bytes], stop: StopSignal) -> None:
+    def __init__(self, engine: Engine, router: zmq.Socket[bytes], stop: StopSignal, timeline: TimelineLink) -> None:
         """Serve `engine` on a bound ROUTER."""
+        self._timeline = timeline
+        self._recorder = timeline.recorder
         self._engine = engine
         self._router = router
         self._stop = stop
@@ -47,11 +54,14 @@ class WorkerProcess:
         self._next: tuple[bytes, Open] | None = None  # waits until the old session's batches are done
         self._dropped = DropLog(_log, "a message")
         self._stale = DropLog(_log, "a message of a session that is over")
+        self._set_clock_at = 0.0
         self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
         self._poller = zmq.Poller()
         self._poller.register(router, zmq.POLLIN)
         self._poller.register(stop, zmq.POLLIN)
         self._wakeup = engine.device.fileno()
+        if timeline.socket is not None:
+            self._poller.register(timeline.socket, zmq.POLLIN)
         if self._wakeup is not None:
             self._poller.register(self._wakeup, zmq.POLLIN)
 
@@ -61,26 +71,32 @@ class WorkerProcess:
             self._wait()
             now = self._clock.turn()
             for _ in range(INTAKE_PER_TURN):
+                began = nanoseconds()
                 received = receive_from_peer(self._router)
                 if received is None:
                     break
-                self._hear(received, now)
+                self._hear(received, now, began)
             self._answer()
             self._hand_over(now)
+            self._tell_timeline(now)
 
     def _wait(self) -> None:
         """Block until a message, a finished batch or a second has come."""
         session = self._session
+        in_flight = session is not None and len(session.pipeline) > 0
+        began = nanoseconds()
         if self._wakeup is not None:
             if any(waited_for == self._wakeup for waited_for, _ in self._poller.poll(int(1000 * HEARTBEAT_SECONDS))):
                 self._engine.device.clear_wakeups()
-        elif session is None or not len(session.pipeline):
+        elif session is None or not in_flight:
             self._poller.poll(int(1000 * HEARTBEAT_SECONDS))
         else:
             while not self._poller.poll(0) and not session.pipeline.ready():
                 time.sleep(EVENT_POLL_SECONDS)
+        self._recorder.add(SpanKind.WAIT if in_flight else SpanKind.IDLE, began)
 
-    def _hear(self, received: Received, now: float) -> None:
+    def _hear(self, received: Received, now: float, began: int) -> None:
+        """Do as a message says that has been received since `began`, by the timeline's clock."""
         peer, session = received.peer, self._session
         mine = session if session is not None and session.peer == peer and not session.over else None
         if mine is not None:
@@ -97,6 +113,7 @@ class WorkerProcess:
                 if mine is None or message.session != mine.number:
                     self._stale.add(f"session {message.session}")
                 elif isinstance(message, Plan):
+                    self._recorder.add(SpanKind.RECEIVE, began, about=self._recorder.about(message))
                     mine.launch(message, self._engine)
                 else:
                     mine.over = True
@@ -120,9 +137,19 @@ class WorkerProcess:
     def _answer(self) -> None:
         session = self._session
         while session is not None and session.pipeline.ready():
+            began = nanoseconds()
             answer = session.collect()
             if not session.over:
                 self._say(session.peer, answer)
+            self._recorder.add(SpanKind.REPLY, began, about=About.of(session.number, answer.step))
+
+    def _tell_timeline(self, now: float) -> None:
+        """Speak with the timeline's collector; while it records, compare the clocks of device and host now and then."""
+        if self._recorder.on and now >= self._set_clock_at:
+            self._set_clock_at = now + CLOCK_SECONDS
+            self._engine.device.set_clock()
+            self._timeline.clock_error = self._engine.device.clock_error
+        self._timeline.turn()
 
     def _hand_over(self, now: float) -> None:
         """End a silent scheduler's session; begin the next one as soon as the last one's batches are done."""
@@ -134,7 +161,7 @@ class WorkerProcess:
         if session is None and self._next is not None:
             (peer, claim), self._next = self._next, None
             engine = self._engine
-            self._session = Session(peer, new_session(), engine.pipeline(claim.plans_in_flight), now)
+            self._session = Session(peer, new_session(), engine.pipeline(claim.plans_in_flight, self._recorder), now)
             self._say(peer, engine.opened(claim.nonce, self._session.number))
 
     def _end(self, session: Session, why: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,8 +58,18 @@ class ModelRunner:
         )
 
     @torch.inference_mode()
-    def run(self, plan: Plan, host: HostColumns, columns: StepColumns, output: StepOutput) -> None:
-        """Compute one step; runs on the compute stream. Of `plan` only what no kernel needs is read."""
+    def run(
+        self,
+        plan: Plan,
+        host: HostColumns,
+        columns: StepColumns,
+        output: StepOutput,
+        before_sampling: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Compute one step; runs on the compute stream. Of `plan` only what no kernel needs is read.
+
+        `before_sampling` is called between the forward pass and the sampler.
+        """
         self._block_table[columns.table_slot.long(), columns.table_index.long()] = columns.table_block
         if len(plan.begin_slot):
             self._sampler.admit(plan.begin_slot, plan.temperature, plan.top_k, plan.top_p, plan.min_p, plan.seed)
@@ -69,6 +80,7 @@ class ModelRunner:
         tables = self._block_table[columns.row_slot.long(), :blocks]
         attention = self._model.attention.prepare(tables, host.position, host.count)
         logits = self._model.forward(tokens, columns.positions.long(), columns.logits_at.long(), attention, self._cache)
+        before_sampling()
         samples = len(host.sample_slot)
         if samples:
             slots = columns.sample_slot.long()

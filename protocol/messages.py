@@ -81,7 +81,7 @@ class SpanKind(IntEnum):
     RECEIVE = 1  # scheduler: read answers; worker: read plans
     SETTLE = 2  # scheduler: one answer
     PLAN = 3  # scheduler: build one plan
-    SEND = 4  # scheduler: one plan
+    SEND = 4  # scheduler: one plan; frontend: what clients are told
     INTAKE = 5  # scheduler: requests and aborts
     DELIVER = 6  # scheduler: deltas
     STAGE = 7  # worker: write a plan's columns where the device can read them
@@ -89,12 +89,13 @@ class SpanKind(IntEnum):
     REPLY = 9  # worker: collect one answer and send it
     TOKENIZE = 10  # frontend: one request
     DETOKENIZE = 11  # frontend: one Deltas
-    WAIT = 12  # blocked while a step is in flight
-    IDLE = 13  # blocked, and nothing is to be done
-    COPY_IN = 14
-    FORWARD = 15  # carry-over and forward pass
-    SAMPLE = 16
-    COPY_OUT = 17
+    FLUSH = 12  # send what was recorded to the collector
+    WAIT = 13  # blocked while a step is in flight
+    IDLE = 14  # blocked, and nothing is to be done
+    COPY_IN = 15
+    FORWARD = 16  # carry-over and forward pass
+    SAMPLE = 17
+    COPY_OUT = 18
 
 
 # ---------------------------------------------------------------- anyone and anyone

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from protocol.options import lifeline_option, option
+from timeline.options import collector_option, name_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class SchedulerConfig:
     bind: str = option("address for clients: tcp://127.0.0.1:PORT or ipc:///PATH", metavar="ADDRESS")
     worker: tuple[str, ...] = option("address of a GPU worker; give it once for each", metavar="ADDRESS")
     start_timeout: float = option("seconds to wait for the first worker to be ready; 0 is without end", 0.0, "SECONDS")
+    timeline: str | None = collector_option()
+    name: str = name_option("scheduler")
     lifeline: str | None = lifeline_option()
 
     def __post_init__(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from math import inf
 
-from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, Submit
+from protocol.messages import Deltas, Failed, Finish, Load, Opened, Plan, Result, Submit
 from scheduler_proc.core import Scheduler
+from scheduler_proc.counters import Counters
 
 PATIENCE_SECONDS = 30.0
 """Without any worker for so long, requests end with an error rather than wait on."""
@@ -115,6 +116,23 @@ class Fleet:
     def busy(self) -> bool:
         """Whether a worker computes."""
         return any(self._schedulers[worker].plans_in_flight for worker in self._open)
+
+    def counters(self, worker: int) -> Counters:
+        """Return what the scheduler of a worker, which must have opened a session once, has counted."""
+        return self._schedulers[worker].counters
+
+    def load(self, time: int) -> Load:
+        """Return how much there is to do at `time`, which is the timeline's."""
+        schedulers = self._schedulers.values()
+        blocks = sum(scheduler.worker.blocks for scheduler in schedulers)
+        return Load(
+            time=time,
+            running=sum(scheduler.running for scheduler in schedulers),
+            waiting=sum(scheduler.waiting for scheduler in schedulers),
+            blocks_used=blocks - sum(scheduler.free_blocks for scheduler in schedulers),
+            blocks=blocks,
+            settled_tokens=sum(scheduler.counters.settled_tokens for scheduler in schedulers),
+        )
 
     def check(self) -> None:
         """Assert what must hold between any two verbs; slow, for tests."""

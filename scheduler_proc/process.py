@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import time
 
 import zmq
@@ -14,7 +15,7 @@ from protocol.drop_log import DropLog
 from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.lifeline import Lifeline
-from protocol.messages import Abort, Attach, Failed, Opened, Ping, Pong, Result, Submit
+from protocol.messages import Abort, Attach, Failed, Joined, Opened, Ping, Pong, Result, SpanKind, Submit
 from protocol.sockets import (
     LONGEST_TURN_SECONDS,
     PULSE_SECONDS,
@@ -29,6 +30,8 @@ from scheduler_proc.clients import Clients
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
 from scheduler_proc.fleet import Fleet
 from scheduler_proc.worker_link import WorkerLink
+from timeline.link import TimelineLink, this_host
+from timeline.recorder import About, nanoseconds
 
 INTAKE_PER_TURN = 64
 """Client messages taken in one turn while workers compute: intake must not hold up the next plan."""
@@ -65,6 +68,9 @@ class SchedulerProcess:
         self._router = bind_router(self._context, config.bind)
         self._links = [WorkerLink(self._context, address, scheduling.credit) for address in config.worker]
         self._fleet = Fleet(scheduling.credit, self._session)
+        me = Joined(config.name, "scheduler", os.getpid(), this_host())
+        self._timeline = TimelineLink(self._context, config.timeline, me, self._fleet.load)
+        self._recorder = self._timeline.recorder
         self._clients = Clients(self._router, self._session)
         self._dropped = DropLog(_log, "a client's message")
         self._clock = AwakeClock(longest_turn=LONGEST_TURN_SECONDS)
@@ -73,6 +79,8 @@ class SchedulerProcess:
         self._poller = zmq.Poller()
         for waited_for in (stop, self._router, *[link.socket for link in self._links]):
             self._poller.register(waited_for, zmq.POLLIN)
+        if self._timeline.socket is not None:
+            self._poller.register(self._timeline.socket, zmq.POLLIN)
 
     def run(self) -> None:
         """Serve until told to stop. Raises `StartError` if no worker can be had in time."""
@@ -83,7 +91,9 @@ class SchedulerProcess:
         gc.freeze()
         self._keep_house(self._started)  # the first word to the workers
         while not self._stop.is_set:
+            began = nanoseconds()
             self._poller.poll(self._patience())
+            self._recorder.add(SpanKind.WAIT if self._fleet.busy else SpanKind.IDLE, began)
             now = self._clock.turn()
             for number in range(len(self._links)):
                 self._hear_worker(number, now)
@@ -97,6 +107,7 @@ class SchedulerProcess:
         """Let workers go, close all sockets."""
         for link in self._links:
             link.close()
+        self._timeline.close()
         self._router.close()
         self._context.term()
 
@@ -104,12 +115,13 @@ class SchedulerProcess:
 
     def _hear_worker(self, number: int, now: float) -> None:
         link = self._links[number]
+        began = nanoseconds()
         try:
             while (message := link.receive(now)) is not None:
                 if isinstance(message, Result | Failed):
-                    if not self._fleet.settle(number, message, now):
-                        self._lose_worker(number, "it answered what it was not asked", now)
+                    self._settle(number, message, now, began)
                     self._send_plans(number, now)
+                    began = nanoseconds()
                 elif isinstance(message, Opened):
                     self._worker_opened(number, message, now)
                 elif isinstance(message, Pong) and link.opened is not None:
@@ -120,11 +132,26 @@ class SchedulerProcess:
         except ProtocolError as error:
             self._lose_worker(number, str(error), now)
 
+    def _settle(self, number: int, answer: Result | Failed, now: float, began: int) -> None:
+        """Settle an answer that has been received since `began`, by the timeline's clock."""
+        about = About.of(answer.session, answer.step)
+        began = self._recorder.add(SpanKind.RECEIVE, began, about=about)
+        counters = self._fleet.counters(number)
+        wasted, tokens = counters.wasted_rows, counters.settled_tokens
+        if not self._fleet.settle(number, answer, now):
+            self._lose_worker(number, "it answered what it was not asked", now)
+        about = about._replace(tokens=counters.settled_tokens - tokens, wasted=counters.wasted_rows - wasted)
+        self._recorder.add(SpanKind.SETTLE, began, about=about)
+
     def _send_plans(self, number: int, now: float) -> None:
-        link = self._links[number]
+        link, recorder = self._links[number], self._recorder
+        began = nanoseconds()
         while link.opened is not None and (plan := self._fleet.plan(number, now)) is not None:
+            about = recorder.about(plan)
+            began = recorder.add(SpanKind.PLAN, began, about=about)
             if not link.send(plan, now):
                 self._lose_worker(number, "it takes no more messages", now)
+            began = recorder.add(SpanKind.SEND, began, about=about)
 
     def _worker_opened(self, number: int, opened: Opened, now: float) -> None:
         link, served = self._links[number], self._fleet.opened
@@ -153,6 +180,7 @@ class SchedulerProcess:
 
     def _hear_clients(self, now: float) -> None:
         until = time.monotonic() + IDLE_INTAKE_SECONDS
+        began = nanoseconds()
         taken = 0
         while (received := receive_from_peer(self._router)) is not None:
             try:
@@ -162,6 +190,8 @@ class SchedulerProcess:
             taken += 1
             if taken >= INTAKE_PER_TURN and (self._fleet.busy or time.monotonic() > until):
                 break
+        if taken:
+            self._recorder.add(SpanKind.INTAKE, began, about=About(rows=taken))
 
     def _hear_client(self, received: Received, now: float) -> None:
         peer = received.peer
@@ -187,11 +217,15 @@ class SchedulerProcess:
         return "; ".join(trouble for trouble in troubles if trouble)
 
     def _deliver(self, now: float) -> None:
+        began = nanoseconds()
         gone = self._clients.retry()
         while deltas := self._fleet.take_deltas(withhold=self._clients.stalled):
             for number, message in deltas:
                 if self._clients.deliver(number, message) is not None:
                     gone.append(number)
+            rows = sum(len(message.request) for _, message in deltas)
+            tokens = sum(len(message.token) for _, message in deltas)
+            began = self._recorder.add(SpanKind.DELIVER, began, about=About(rows=rows, tokens=tokens))
         for number in self._clients.stalled:
             if self._fleet.pieces(number) > MOST_PIECES_WAITING:
                 _log.warning("a client reads nothing of what it asked for: forgotten, its requests ended")
@@ -211,6 +245,7 @@ class SchedulerProcess:
         return max(0, int(1000 * wait) + 1)
 
     def _keep_house(self, now: float) -> None:
+        self._timeline.turn()
         self._fleet.expire(now)
         for number, link in enumerate(self._links):
             if not link.beat(now):

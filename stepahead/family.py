@@ -39,6 +39,7 @@ class Child:
     name: str
     process: subprocess.Popen[bytes]
     pipes: ChildPipes
+    vital: bool = True  # without it nothing works any more
     ready: bool = False
     drained: bool = False
     failure: str = ""
@@ -65,12 +66,15 @@ class Family:
     children: list[Child] = field(default_factory=list)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
-    def start(self, name: str, module: str, arguments: Sequence[str]) -> None:
-        """Start `python -m module`, in a session of its own so that a terminal's Ctrl-C comes to us alone."""
+    def start(self, name: str, module: str, arguments: Sequence[str], *, vital: bool = True) -> None:
+        """Start `python -m module`, in a session of its own so that a terminal's Ctrl-C comes to us alone.
+
+        One that is not `vital` may be gone later; it must have been ready once.
+        """
         pipes = ChildPipes()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments, *pipes.arguments],
+                [sys.executable, "-m", *module.split(), *arguments, *pipes.arguments],
                 stdin=subprocess.DEVNULL,
                 pass_fds=pipes.pass_fds,
                 start_new_session=True,
@@ -79,16 +83,19 @@ class Family:
             pipes.close()
             raise StartError(f"{name} can't be started: {error}") from None
         pipes.started()
-        child = Child(name, process, pipes)
+        child = Child(name, process, pipes, vital)
         self.children.append(child)
         self.selector.register(pipes.status, selectors.EVENT_READ, child)
 
     def listen(self, seconds: float, tell: Progress) -> Child | None:
-        """Hear what children say for at most `seconds`, or until one is gone: that one is returned."""
+        """Hear what children say for at most `seconds`, or until one is gone that is needed: that one is returned."""
         for key, _ in self.selector.select(seconds):
-            if isinstance(key.data, Child) and not self._hear(key.data, tell):
+            child = key.data
+            if isinstance(child, Child) and not self._hear(child, tell):
                 self.selector.unregister(key.fd)
-                return key.data
+                if child.vital or not child.ready:
+                    return child
+                tell(child.name, f"is gone: {child.how_it_ended()}; everything else goes on")
         return None
 
     def _hear(self, child: Child, tell: Progress) -> bool:

@@ -12,9 +12,11 @@ import httpx
 from frontend.callers import Callers
 from frontend.config import ServeConfig
 from frontend.http.app import make_app
+from frontend.http.timeline import Desk
 from frontend.model_text import ModelText
 from protocol.awake_clock import AwakeClock
 from protocol.messages import Abort, Finish, Submit
+from tests.fake_desk import FakeDesk
 from tests.frontend_driver import Driver
 from tests.word_tokenizer import EOS
 
@@ -25,11 +27,14 @@ Script = Callable[[Submit], Sequence[int]]
 class HttpDriver:
     """A core behind the application. Tokens come one by one; `submitted` and `aborted` have what was asked for.
 
-    `fails` ends each request with that error as soon as it has had `fails_after` tokens.
+    `fails` ends each request with that error as soon as it has had `fails_after` tokens; `pace` is in seconds a token.
+    `desk` is the timeline's.
     """
 
     def __init__(self, text: ModelText, script: Script, *, fails: str = "", fails_after: int = 0, **facts: Any) -> None:
         config = facts.pop("config", ServeConfig())
+        desk: Desk = facts.pop("desk", None) or FakeDesk(collector=False)
+        self._pace: float = facts.pop("pace", 0.0)
         self.it = Driver(text, **facts)
         self.script = script
         self.fails, self.fails_after = fails, fails_after
@@ -38,8 +43,8 @@ class HttpDriver:
         self._running: dict[int, tuple[Submit, list[int], int]] = {}
         clock = AwakeClock(1.0, lambda: self.it.now)
         self.callers = Callers(self.it.core, clock, self._later)
-        transport = httpx.ASGITransport(make_app(self.it.core, self.callers, clock, config))
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
+        self.app = make_app(self.it.core, self.callers, clock, config, desk)
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
 
     async def post(self, path: str, **body: Any) -> httpx.Response:
         """Ask an endpoint."""
@@ -67,8 +72,8 @@ class HttpDriver:
         assert not self._running
         self.it.core.check()
 
-    def _later(self) -> None:
-        asyncio.get_running_loop().call_soon(self._turn)
+    def _later(self, seconds: float = 0.0) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._turn)
 
     def _turn(self) -> None:
         while self.callers.do_next():
@@ -89,7 +94,7 @@ class HttpDriver:
             del self.it.core.speak_to[identity]
             assert self.callers.tell(identity)
         if self._running:
-            self._later()
+            self._later(self._pace)
 
     def _step(self, submit: Submit, tokens: list[int], at: int) -> None:
         if self.fails and at == self.fails_after:

@@ -20,7 +20,7 @@ from protocol.messages import SpanKind
 from timeline.trace import COMPUTE, COPY_IN, COPY_OUT, HOST, Lane, Trace
 
 RECEIVE, SETTLE, PLAN, SEND, INTAKE, DELIVER = (SpanKind(kind) for kind in range(1, 7))
-STAGE, LAUNCH, REPLY, TOKENIZE, DETOKENIZE, WAIT, IDLE = (SpanKind(kind) for kind in range(7, 14))
+STAGE, LAUNCH, REPLY, TOKENIZE, DETOKENIZE, FLUSH, WAIT, IDLE = (SpanKind(kind) for kind in range(7, 15))
 FORWARD, SAMPLE = SpanKind.FORWARD, SpanKind.SAMPLE
 
 STARTED = "2026-11-30T02:00:00Z"
@@ -139,7 +139,7 @@ def lockstep_run(steps: int, rows: int = 4) -> tuple[Process, Process]:
               ├reply┤
                    ├settle┤plan┤send┤    ├stage┤launch┤
     """
-    scheduler, worker = [span(PLAN, 0, 50, 1), span(SEND, 50, 100, 1)], [span(STAGE, 150, 180, 1)]
+    scheduler, worker = [_plan(0, 1, rows), span(SEND, 50, 100, 1)], [span(STAGE, 150, 180, 1)]
     worker.append(span(LAUNCH, 180, 200, 1, rows=rows, tokens=rows, decodes=rows))
     for step in range(1, steps + 1):
         at = 200 + (step - 1) * 1000
@@ -147,14 +147,14 @@ def lockstep_run(steps: int, rows: int = 4) -> tuple[Process, Process]:
         worker += [span(WAIT, at, at + 800), span(REPLY, at + 800, at + 820, step)]
         scheduler += [span(WAIT, at - 80, at + 820), _settle(at + 820, step, rows)]
         if step < steps:
-            scheduler += [span(PLAN, at + 850, at + 900, step + 1), span(SEND, at + 900, at + 920, step + 1)]
+            scheduler += [_plan(at + 850, step + 1, rows), span(SEND, at + 900, at + 920, step + 1)]
             worker += [span(STAGE, at + 950, at + 980, step + 1), span(LAUNCH, at + 980, at + 1000, step + 1)]
     return Process("scheduler", "scheduler", "", scheduler), Process("worker 0", "worker", "cpu", worker)
 
 
 def overlapped_run(steps: int, rows: int = 4) -> tuple[Process, Process]:
     """The same steps, but what Python does for the next one happens during this one: the device never waits."""
-    scheduler, worker = [span(PLAN, 0, 50, 1), span(SEND, 50, 100, 1)], [span(STAGE, 150, 180, 1)]
+    scheduler, worker = [_plan(0, 1, rows), span(SEND, 50, 100, 1)], [span(STAGE, 150, 180, 1)]
     worker.append(span(LAUNCH, 180, 200, 1, rows=rows, tokens=rows, decodes=rows))
     for step in range(1, steps + 1):
         at = 200 + (step - 1) * 800
@@ -163,7 +163,7 @@ def overlapped_run(steps: int, rows: int = 4) -> tuple[Process, Process]:
             worker.append(span(REPLY, at, at + 20, step - 1))
             scheduler.append(_settle(at + 20, step - 1, rows))
         if step < steps:
-            scheduler += [span(PLAN, at + 50, at + 100, step + 1), span(SEND, at + 100, at + 120, step + 1)]
+            scheduler += [_plan(at + 50, step + 1, rows), span(SEND, at + 100, at + 120, step + 1)]
             worker += [span(STAGE, at + 150, at + 180, step + 1), span(LAUNCH, at + 180, at + 200, step + 1)]
         scheduler.append(span(WAIT, at + 120, at + 800))
         worker.append(span(WAIT, at + 200, at + 800))
@@ -183,5 +183,9 @@ def _device_step(at: float, step: int, rows: int) -> list[Span]:
     ]
 
 
+def _plan(at: float, step: int, rows: int) -> Span:
+    return span(PLAN, at, at + 50, step, rows=rows, tokens=rows, decodes=rows)
+
+
 def _settle(at: float, step: int, rows: int) -> Span:
-    return span(SETTLE, at, at + 30, step, rows=rows, tokens=rows)
+    return span(SETTLE, at, at + 30, step, tokens=rows)

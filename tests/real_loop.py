@@ -14,6 +14,7 @@ from protocol.identity import new_session
 from protocol.messages import Failed, Plan, Result, Submit
 from scheduler_proc.core import Scheduler
 from tests.core_loop import CLIENT, CoreLoop, Received
+from timeline.recorder import Recorder
 
 
 def poisoned_engine(model: Path, **options: object) -> Engine:
@@ -29,7 +30,7 @@ class RealLoop(CoreLoop):
     def __init__(self, engine: Engine, credit: int) -> None:
         self.engine = engine
         self.scheduler = Scheduler(engine.opened(1, new_session()), credit, new_session())
-        self.pipeline: StepPipeline = engine.pipeline(credit)
+        self.pipeline: StepPipeline = engine.pipeline(credit, Recorder(capacity=1))
         self.plans: list[Plan] = []
         self.received: dict[int, Received] = {}
         self.now = 0.0

@@ -94,6 +94,8 @@ COLUMN_GROUPS = {
     ),
     "Result": (("token", "status"),),
     "Deltas": (("request", "offset", "count", "finish"),),
+    "Spans": (("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted"),),
+    "View": (("device", "scheduler", "worker", "both"),),
 }
 
 
@@ -117,6 +119,8 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
         made["token"] = np.arange(made["count"].sum(), dtype="<u4")
         made["timing"] = np.full(4 * np.count_nonzero(made["finish"]), 0.5, "<f4")
         made["errors"] = ("why",) * int(np.isin(made["finish"], (Finish.ERROR, Finish.REFUSED)).sum())
+    if name == "Spans":
+        made["end"] = np.maximum(made["start"], made["end"])
     if name == "Generate":
         chosen = draw(st.sampled_from(["prompt", "messages", "token_ids"]))
         for field in ("prompt", "messages", "token_ids"):

@@ -15,14 +15,18 @@ ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
     "protocol": set[str](),
     "checkpoint": set[str](),
-    "scheduler_proc": {"protocol"},
+    "timeline": {"protocol"},
+    "scheduler_proc": {"protocol", "timeline"},
     "client": {"protocol"},
-    "frontend": {"protocol", "checkpoint"},
-    "gpu_worker": {"protocol", "checkpoint"},
+    "frontend": {"protocol", "checkpoint", "timeline"},
+    "gpu_worker": {"protocol", "checkpoint", "timeline"},
 }
 """Packages of ours that a package of ours may import beside itself; those not named here tie the others together."""
 
 OURS = [*MAY_IMPORT, "stepahead", "bench", "launch"]
+
+PART_OF_THE_TIMELINE = {"timeline.link", "timeline.options", "timeline.recorder"}
+"""What those who record may import of it; `timeline.config` is the launcher's."""
 
 WITH_TORCH = {"gpu_worker"}
 WORKERS_OWN = {"torch", "transformers", "triton", "accelerate"}
@@ -33,6 +37,7 @@ START_WITHOUT_TORCH = [
     "protocol",
     "checkpoint",
     "client",
+    "timeline.collect",
     "scheduler_proc.process",
     "frontend.process",
     "frontend.http.app",
@@ -85,6 +90,17 @@ def test_each_package_imports_only_what_it_may() -> None:
         for line, name in imported(tree)
         if (top := name.partition(".")[0]) in OURS and top != package and package in MAY_IMPORT
         if top not in MAY_IMPORT[package]
+    ]
+    assert wrong == []
+
+
+def test_those_who_record_import_the_recorder_and_no_more_of_the_timeline() -> None:
+    wrong = [
+        f"{where}:{line} imports {name}"
+        for package, where, tree in trees()
+        if package in {"scheduler_proc", "frontend", "gpu_worker"}
+        for line, name in imported(tree)
+        if name.startswith("timeline") and ".".join(name.split(".")[:2]) not in PART_OF_THE_TIMELINE
     ]
     assert wrong == []
 

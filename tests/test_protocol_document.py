@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages import Chunk, Finish, Generate, Pong
+from protocol.messages import Chunk, Finish, Generate, Pong, SpanKind
 from tests.message_tables import messages, table
 from tests.stub_frontend import StubFrontend, chunk
 
@@ -39,6 +39,11 @@ def test_signs_of_life_are_explained_field_by_field() -> None:
 def test_every_way_to_end_is_listed() -> None:
     for finish in Finish:
         assert f"| {finish.value} | {finish.name} |" in DOCUMENT
+
+
+def test_every_kind_of_span_is_listed() -> None:
+    for kind in SpanKind:
+        assert f"| {kind.value} | {kind.name} |" in DOCUMENT
 
 
 def test_the_example_is_short_and_needs_nothing_of_ours() -> None:

@@ -19,12 +19,13 @@ from gpu_worker.engine import Engine
 from gpu_worker.process import WorkerProcess
 from protocol.codec import decode
 from protocol.identity import new_session
-from protocol.messages import Close, Failed, Message, Open, Opened, Ping, Plan, Pong, Refused, Result
+from protocol.messages import Close, Failed, Joined, Message, Open, Opened, Ping, Plan, Pong, Refused, Result
 from protocol.sockets import bind_router, connect_dealer, send
 from scheduler_proc.core import Scheduler
 from tests.core_loop import CLIENT, submit
 from tests.real_loop import alone, poisoned_engine
 from tests.tiny_models import save, tiny_model
+from timeline.link import TimelineLink
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +100,8 @@ def address(engine: Engine, tokens: list[int], tmp_path: Path) -> Iterator[str]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = bind_router(context, address)
     stop = Stop()
-    worker = WorkerProcess(engine, router, stop)  # type: ignore[arg-type]
+    timeline = TimelineLink(context, None, Joined("worker", "worker", 1, "here"))
+    worker = WorkerProcess(engine, router, stop, timeline)  # type: ignore[arg-type]
     errors: list[BaseException] = []
 
     def run() -> None:

@@ -20,6 +20,7 @@ from frontend.http.errors import RETRY_AFTER, ApiError, unavailable
 from frontend.http.guard import KeyGuard
 from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
 from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
+from frontend.http.timeline import Desk, add_timeline
 from protocol.awake_clock import AwakeClock
 from protocol.messages import Chunk, Finish, Generate
 
@@ -126,8 +127,8 @@ class Api:
         return ApiError(500, text)
 
 
-def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig) -> FastAPI:
-    """Return the application: OpenAI's endpoints, and /health and /version."""
+def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig, desk: Desk) -> FastAPI:
+    """Return the application: OpenAI's endpoints, /health and /version, and those of the timeline."""
     api = Api(core, callers, clock, config)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
 
@@ -143,6 +144,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     app.get("/v1/models/{model:path}", response_model=None)(api.model)
     app.get("/health", response_model=None)(api.health)
     app.get("/version", response_model=None)(api.version)
+    add_timeline(app, desk)
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:

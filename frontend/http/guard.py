@@ -7,12 +7,16 @@ import secrets
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from frontend.http.errors import ApiError
+from frontend.http.page_files import PAGE_PATHS
 
-OPEN_PATHS = ("/health",)
+OPEN_PATHS = PAGE_PATHS | {"/health"}
 
 
 class KeyGuard:
-    """Lets only requests through that bring the key, but for `OPEN_PATHS`: who watches a server needs no key."""
+    """Lets only requests through that bring the key, but for `OPEN_PATHS`.
+
+    Who watches a server needs no key, and the live page has to load before it can ask for one.
+    """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         """Guard `app`."""

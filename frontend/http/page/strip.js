@@ -1,0 +1,175 @@
+// The strip: the last seconds, moving. Views come four times a second and each has all that is seen, so the newest is
+// drawn alone, shifted by the time since it came; what is shown lags behind by LAG_MS, so that it rarely runs out.
+
+const LAG_MS = 500;
+const MARGIN_MS = 200; // beyond the left edge, for views that are early or late
+const BAND_HEIGHT = 72; // CSS pixels; style.css has the labels beside them
+const LANE_HEIGHT = 14;
+const LANE_GAP = 8;
+const QUIET = 255 * 0.05; // a bin is quiet if the CPUs do less in it, and the device nothing
+const PAUSE_MS = 100; // as long as this all bins have to be quiet, or it is a gap in the work and not its absence
+
+export class Strip {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.pen = canvas.getContext("2d");
+    this.view = null;
+    this.offset = 0; // the view's clock less this page's, in ms
+    this.calm = matchMedia("(prefers-reduced-motion: reduce)");
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => this.restyle());
+    new ResizeObserver(() => this.resize()).observe(canvas);
+    this.restyle();
+    const frame = (now) => {
+      if (!this.calm.matches) this.draw(now);
+      requestAnimationFrame(frame); // none comes while the page is hidden
+    };
+    requestAnimationFrame(frame);
+  }
+
+  // Seconds that are seen.
+  get seconds() {
+    return this.view ? Math.max(1, Math.floor((this.view.count * this.view.bin_ms - LAG_MS - MARGIN_MS) / 1000)) : 0;
+  }
+
+  // Take the newest view, or none.
+  show(view) {
+    if (view === null) {
+      this.view = null;
+    } else if (this.view?.start_ms !== view.start_ms) {
+      const device = bytes(view.device);
+      const end = view.start_ms + device.length * view.bin_ms;
+      const offset = end - performance.now();
+      // A late view would make the strip jump: its clock follows slowly, unless it is another clock altogether.
+      this.offset = this.view && Math.abs(offset - this.offset) < 1500 ? this.offset + 0.1 * (offset - this.offset) : offset;
+      this.view = {
+        ...view,
+        count: device.length,
+        device,
+        scheduler: bytes(view.scheduler),
+        worker: bytes(view.worker),
+        both: bytes(view.both),
+      };
+      this.paint();
+    }
+    if (this.calm.matches) this.draw(performance.now());
+  }
+
+  restyle() {
+    const style = getComputedStyle(document.documentElement);
+    const names = ["both", "device", "idle", "nothing", "scheduler", "worker", "compute"];
+    this.colours = Object.fromEntries(names.map((name) => [name, rgb(style.getPropertyValue(`--${name}`).trim())]));
+    this.tick = style.getPropertyValue("--tick").trim();
+    this.empty = style.getPropertyValue("--nothing").trim();
+    this.paint();
+    this.draw(performance.now());
+  }
+
+  resize() {
+    const scale = devicePixelRatio || 1;
+    this.canvas.width = Math.round(this.canvas.clientWidth * scale);
+    this.canvas.height = Math.round(this.canvas.clientHeight * scale);
+    this.draw(performance.now());
+  }
+
+  // Colour the bins, one pixel each: a row for the band and one for each lane, which `draw` stretches.
+  paint() {
+    if (!this.view) return;
+    const { bin_ms, count, device, scheduler, worker, both } = this.view;
+    const colours = this.colours;
+    const pause = pauses(count, (at) => device[at] === 0 && Math.max(scheduler[at], worker[at]) < QUIET, PAUSE_MS / bin_ms);
+    this.rows = [
+      row(count, (at) => {
+        if (pause[at]) return colours.nothing;
+        const together = Math.min(both[at], device[at]) / 255;
+        const alone = device[at] / 255 - together;
+        const idle = 1 - device[at] / 255;
+        return colours.both.map((_, i) => together * colours.both[i] + alone * colours.device[i] + idle * colours.idle[i]);
+      }),
+      ...[[scheduler, "scheduler"], [worker, "worker"], [device, "compute"]].map(([column, name]) =>
+        row(count, (at) => {
+          const share = column[at] / 255;
+          return colours.nothing.map((empty, i) => empty + share * (colours[name][i] - empty));
+        }),
+      ),
+    ];
+  }
+
+  draw(now) {
+    const { width, height } = this.canvas;
+    const pen = this.pen;
+    const scale = devicePixelRatio || 1;
+    pen.clearRect(0, 0, width, height);
+    let top = 0;
+    for (let lane = 0; lane < 4; lane += 1) {
+      const tall = Math.round((lane ? LANE_HEIGHT : BAND_HEIGHT) * scale);
+      pen.save();
+      pen.beginPath();
+      pen.roundRect(0, top, width, tall, (lane ? 3 : 5) * scale);
+      pen.clip();
+      pen.fillStyle = this.empty;
+      pen.fillRect(0, top, width, tall);
+      if (this.view) this.drawBins(this.rows[lane], now, width, top, tall);
+      pen.restore();
+      top += tall + Math.round(LANE_GAP * scale);
+    }
+    if (this.view) this.drawSeconds(now, width, height, scale);
+  }
+
+  drawBins(bins, now, width, top, tall) {
+    const { count, bin_ms, start_ms } = this.view;
+    const perBin = (width * bin_ms) / (1000 * this.seconds);
+    const left = (this.leftEdge(now) - start_ms) / bin_ms; // the bin at the left edge, and a fraction
+    this.pen.imageSmoothingEnabled = perBin < 4;
+    this.pen.imageSmoothingQuality = "high"; // where a pixel holds several bins, each counts
+    this.pen.drawImage(bins, -left * perBin, top, count * perBin, tall);
+  }
+
+  // A line a second, fixed to the clock: it moves along.
+  drawSeconds(now, width, height, scale) {
+    const left = this.leftEdge(now);
+    this.pen.fillStyle = this.tick;
+    for (let second = Math.ceil(left / 1000); second * 1000 < left + this.seconds * 1000; second += 1) {
+      this.pen.fillRect(((second * 1000 - left) / (1000 * this.seconds)) * width, 0, scale, height);
+    }
+  }
+
+  leftEdge(now) {
+    return now + this.offset - LAG_MS - 1000 * this.seconds;
+  }
+}
+
+// Return for each bin whether it is one of at least `least` quiet ones in a row; what an edge cuts off counts as long.
+function pauses(count, isQuiet, least) {
+  const found = new Array(count).fill(false);
+  let first = 0;
+  for (let at = 0; at <= count; at += 1) {
+    if (at < count && isQuiet(at)) continue;
+    if (at - first >= least || first === 0 || at === count) found.fill(true, first, at);
+    first = at + 1;
+  }
+  return found;
+}
+
+function row(count, colour) {
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, count);
+  canvas.height = 1;
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(canvas.width, 1);
+  for (let at = 0; at < count; at += 1) {
+    image.data.set(colour(at), 4 * at);
+    image.data[4 * at + 3] = 255;
+  }
+  pen.putImageData(image, 0, 0);
+  return canvas;
+}
+
+// They are mixed as they are, which the eye takes for even steps; mixed as light, half a dark colour would hardly show.
+function rgb(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+function bytes(base64) {
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}

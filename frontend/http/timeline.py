@@ -1,0 +1,165 @@
+"""The timeline over HTTP: the live page, the last seconds as it wants them, and the control of recordings."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any, Protocol
+
+from fastapi import FastAPI
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from frontend.http.body import object_of, read_body
+from frontend.http.errors import ApiError, unavailable
+from frontend.http.page_files import PAGE_PATHS, page_file
+from frontend.timeline_desk import Question, TimelineUnavailableError
+from protocol.messages import AskTimeline, StartTimeline, StopTimeline, TimelineState, View
+from timeline.config import ENDINGS
+
+NUMBERED_BY_THE_DESK = 0
+
+MOST_FILE_BYTES = 200
+"""A file system takes 255."""
+
+MOST_BODY_BYTES = 4096
+
+_OWN_PAGES = ("none", "same-origin")
+"""What a browser says of who asks (Sec-Fetch-Site): the user, or a page of this server. Other programs say nothing."""
+
+_FRESH = {"cache-control": "no-store"}
+
+
+class Desk(Protocol):
+    """What is wanted of a `TimelineDesk`."""
+
+    @property
+    def view(self) -> View | None:
+        """The newest view; None until one has come, or if the collector is gone."""
+
+    def watch(self) -> None:
+        """Keep views coming for a few seconds."""
+
+    async def ask(self, question: Question) -> TimelineState:
+        """Ask the collector; raises `TimelineUnavailableError` if none answers."""
+
+
+class TimelineApi:
+    """Answers of the endpoints."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Answer with what `desk` knows or is told."""
+        self._desk = desk
+
+    async def live(self) -> Response:
+        """Return the last seconds, and have the next ones recorded: somebody looks."""
+        self._desk.watch()
+        view = self._desk.view
+        return JSONResponse({"view": None if view is None else _view(view)}, headers=_FRESH)
+
+    async def start(self, request: Request) -> Response:
+        """Start a recording; the body, if there is one, may name the file."""
+        _check_own_page(request)
+        file = _file(await read_body(request, MOST_BODY_BYTES)) if _has_body(request) else ""
+        return await self._ask(StartTimeline(NUMBERED_BY_THE_DESK, file))
+
+    async def stop(self, request: Request) -> Response:
+        """End the recording."""
+        _check_own_page(request)
+        return await self._ask(StopTimeline(NUMBERED_BY_THE_DESK))
+
+    async def status(self) -> Response:
+        """Say whether anything is recorded, or what was recorded last."""
+        return await self._ask(AskTimeline(NUMBERED_BY_THE_DESK))
+
+    async def _ask(self, question: Question) -> Response:
+        try:
+            state = await self._desk.ask(question)
+        except TimelineUnavailableError as error:
+            raise unavailable(str(error)) from None
+        if state.refusal:
+            raise ApiError(409, state.refusal, code="timeline_conflict")
+        return JSONResponse(_state(state), headers=_FRESH)
+
+
+def add_timeline(app: FastAPI, desk: Desk) -> None:
+    """Add the live page and the timeline's endpoints to `app`."""
+    api = TimelineApi(desk)
+    app.get("/timeline/live", response_model=None)(api.live)
+    app.get("/timeline/status", response_model=None)(api.status)
+    app.post("/timeline/start", response_model=None)(api.start)
+    app.post("/timeline/stop", response_model=None)(api.stop)
+
+    async def page(request: Request) -> Response:
+        return page_file(request.scope["path"])
+
+    for path in PAGE_PATHS:
+        app.get(path, response_model=None)(page)
+
+
+def _check_own_page(request: Request) -> None:
+    """Raise `ApiError` if another site's page asks: any page may send a POST without a body to any server."""
+    if request.headers.get("sec-fetch-site", "none") not in _OWN_PAGES:
+        raise ApiError(403, "pages of other sites may not control recordings")
+
+
+def _has_body(request: Request) -> bool:
+    return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+
+
+def _file(body: bytes) -> str:
+    """Return the name that a body gives the file, "" if none; raises `ApiError` if it is no plain name."""
+    document = object_of(body)
+    unknown = next((name for name in document if name != "file"), None)
+    if unknown is not None:
+        raise ApiError(400, f"{unknown}: unknown; only file may be given", param=unknown)
+    file = document.get("file")
+    if file is None or file == "":
+        return ""
+    if not isinstance(file, str):
+        raise _bad_file("must be a string")
+    if len(file.encode()) > MOST_FILE_BYTES:
+        raise _bad_file(f"the name has {len(file.encode())} bytes, at most {MOST_FILE_BYTES} are allowed")
+    if "/" in file or "\\" in file or not file.isprintable() or file.startswith("."):
+        raise _bad_file("must be a plain name: no folders, no control characters, no dot at the beginning")
+    if not file.endswith(ENDINGS):
+        raise _bad_file(f"the name must end with {' or '.join(ENDINGS)}")
+    return file
+
+
+def _bad_file(text: str) -> ApiError:
+    return ApiError(400, f"file: {text}", param="file")
+
+
+def _state(state: TimelineState) -> dict[str, Any]:
+    return {
+        "recording": state.recording,
+        "file": state.file or None,
+        "seconds": state.seconds,
+        "spans": state.spans,
+        "bytes": state.bytes,
+        "problem": state.problem or None,
+    }
+
+
+def _view(view: View) -> dict[str, Any]:
+    """Return a view with times in ms; columns are base64 of a byte a bin."""
+    return {
+        "start_ms": view.start / 1e6,
+        "bin_ms": view.bin / 1e6,
+        "device": _packed(view.device),
+        "scheduler": _packed(view.scheduler),
+        "worker": _packed(view.worker),
+        "both": _packed(view.both),
+        "busy": view.busy,
+        "step_ms": view.step_seconds * 1e3,
+        "tokens_per_second": view.tokens_per_second,
+        "running": view.running,
+        "waiting": view.waiting,
+        "blocks_used": view.blocks_used,
+        "blocks": view.blocks,
+    }
+
+
+def _packed(column: NDArray[Any]) -> str:
+    return b64encode(column.tobytes()).decode()

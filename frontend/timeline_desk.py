@@ -1,0 +1,82 @@
+"""The frontend's desk for the timeline: takes what clients ask of the collector, and hands out what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import count
+
+from protocol.messages import AskTimeline, StartTimeline, StopTimeline, TimelineState, View, Watch
+from timeline.link import TimelineLink
+from timeline.recorder import nanoseconds
+
+ANSWER_SECONDS = 5.0
+"""How long the collector may take; to stop a recording it waits for all processes, a second at most."""
+
+WATCH_NANOSECONDS = 200_000_000
+"""How often the collector is told that somebody looks."""
+
+UNAVAILABLE = "the timeline's collector is not there"
+
+Question = StartTimeline | StopTimeline | AskTimeline
+
+
+class TimelineUnavailableError(Exception):
+    """Nobody answers; the text is for the user."""
+
+
+class TimelineDesk:
+    """Numbers the questions of all clients, so that each gets the answer to its own."""
+
+    def __init__(self, link: TimelineLink) -> None:
+        """Ask over the process's `link`."""
+        self._link = link
+        self._numbers = count(1)
+        self._askers: dict[int, Callable[[TimelineState], None]] = {}
+        self._view: View | None = None
+        self._watched = 0
+
+    @property
+    def view(self) -> View | None:
+        """The newest view; None until there is one, or when the collector is gone."""
+        return self._view if self._link.there else None
+
+    def watch(self) -> None:
+        """Say that somebody looks: for some seconds from now views are made, one for each time this is called."""
+        if nanoseconds() - self._watched >= WATCH_NANOSECONDS and self._link.say(Watch()):
+            self._watched = nanoseconds()
+
+    def put(self, question: Question, answer: Callable[[TimelineState], None]) -> int:
+        """Ask the collector; `answer` is called with what it says, by the number that was asked with.
+
+        Returns a number for `withdraw`. Raises `TimelineUnavailableError` if there is nobody to ask.
+        """
+        number = next(self._numbers)
+        if not self._link.say(replace(question, request=number)):
+            raise TimelineUnavailableError(UNAVAILABLE)
+        self._askers[number] = lambda state: answer(replace(state, request=question.request))
+        return number
+
+    def withdraw(self, number: int) -> None:
+        """Wait for an answer no longer."""
+        self._askers.pop(number, None)
+
+    async def ask(self, question: Question) -> TimelineState:
+        """Return what the collector answers. Raises `TimelineUnavailableError`."""
+        answered: asyncio.Future[TimelineState] = asyncio.get_running_loop().create_future()
+        number = self.put(question, answered.set_result)
+        try:
+            return await asyncio.wait_for(answered, ANSWER_SECONDS)
+        except TimeoutError:
+            raise TimelineUnavailableError(UNAVAILABLE) from None
+        finally:
+            self.withdraw(number)
+
+    def hear(self, said: Iterable[TimelineState | View]) -> None:
+        """Take what the collector has said."""
+        for message in said:
+            if isinstance(message, View):
+                self._view = message
+            elif (asker := self._askers.pop(message.request, None)) is not None:
+                asker(message)

@@ -1,0 +1,122 @@
+"""Gather what workers, schedulers and frontends record: the collector's process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+
+from protocol.codec import decode
+from protocol.descriptors import allow_many_descriptors
+from protocol.drop_log import DropLog
+from protocol.errors import ProtocolError
+from protocol.lifeline import Lifeline
+from protocol.messages import (
+    AskTimeline,
+    ClockTold,
+    Joined,
+    Load,
+    Ping,
+    Pong,
+    Spans,
+    StartTimeline,
+    StopTimeline,
+    Watch,
+)
+from protocol.options import parse_options
+from protocol.sockets import PULSE_SECONDS, PeerGoneError, bind_router, receive_from_peer, send_to_peer
+from protocol.stop_signal import StopSignal
+from timeline.collector import Collector, Said
+from timeline.config import CollectorConfig, TimelineConfig
+from timeline.link import this_host
+from timeline.recorder import nanoseconds
+
+INTAKE_PER_TURN = 256
+"""Messages taken before time passes for the collector."""
+
+_log = logging.getLogger("stepahead.timeline")
+
+
+class CollectorProcess:
+    """Sockets and a clock around the collector."""
+
+    def __init__(self, collector: Collector, router: zmq.Socket[bytes], stop: StopSignal) -> None:
+        """Serve `collector` on a bound ROUTER."""
+        self._collector = collector
+        self._router = router
+        self._stop = stop
+        self._dropped = DropLog(_log, "a message")
+        self._problem = ""
+        self._poller = zmq.Poller()
+        for waited_for in (stop, router):
+            self._poller.register(waited_for, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Gather until told to stop, and then what has come by then."""
+        while not self._stop.is_set:
+            self._poller.poll(int(1000 * PULSE_SECONDS))
+            for _ in range(INTAKE_PER_TURN):
+                if not self._hear_next():
+                    break
+            self._say(self._collector.beat(nanoseconds()))
+            if (problem := self._collector.problem) != self._problem:
+                self._problem = problem
+                _log.error("%s", problem)
+        while self._hear_next():
+            pass
+        self._collector.close(nanoseconds())
+
+    def _hear_next(self) -> bool:
+        received = receive_from_peer(self._router)
+        if received is None:
+            return False
+        try:
+            message = decode(
+                received.frame,
+                Spans, Load, Ping, Pong, Joined, ClockTold, StartTimeline, StopTimeline, AskTimeline, Watch,
+            )  # fmt: skip
+        except ProtocolError as error:
+            self._dropped.add(error)
+        else:
+            self._say(self._collector.hear(received.peer, message, nanoseconds()))
+        return True
+
+    def _say(self, said: list[Said]) -> None:
+        for peer, message in said:
+            try:
+                send_to_peer(self._router, peer, message)  # one that reads nothing misses it: it is asked again
+            except PeerGoneError:
+                self._collector.forget(peer)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
+    allow_many_descriptors()
+    logging.basicConfig(format="timeline: %(message)s", level=logging.INFO)
+    config, timeline = parse_options(
+        "python -m timeline collect",
+        "Gather what workers, schedulers and frontends record, write it to files, and show it to frontends.",
+        CollectorConfig,
+        TimelineConfig,
+        arguments=arguments,
+    )
+    lifeline = Lifeline("timeline", config.lifeline)
+    stop = StopSignal()
+    collector = Collector(this_host(), Path(timeline.timeline_dir), int(timeline.timeline_max_mib * 2**20))
+    with zmq.Context() as context:
+        try:
+            router = bind_router(context, config.bind)
+            if timeline.timeline is not None:
+                collector.start(Path(timeline.timeline), nanoseconds())
+        except ProtocolError as error:
+            lifeline.failed(str(error))
+            return 2
+        except OSError as error:
+            lifeline.failed(f"--timeline {timeline.timeline}: {error.strerror}")
+            return 2
+        with router:
+            lifeline.ready()
+            CollectorProcess(collector, router, stop).run()
+    return 0

@@ -1,0 +1,37 @@
+"""What the timeline's collector can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from protocol.options import lifeline_option, option
+
+ENDINGS = (".json", ".json.gz")
+"""Of the names of recordings."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineConfig:
+    """What is recorded, and where to."""
+
+    timeline: str | None = option(
+        "record from start to end into this .json or .json.gz file (an older one is replaced)", None, "FILE"
+    )
+    timeline_dir: str = option("where recordings are put that are started while serving", "timelines", "DIRECTORY")
+    timeline_max_mib: float = option("MiB at which a recording ends by itself", 1024.0, "MIB")
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be meant."""
+        if self.timeline is not None and not self.timeline.endswith(ENDINGS):
+            raise ValueError(f"--timeline must end in .json or .json.gz, got {self.timeline}")
+        if not 0 < self.timeline_max_mib < inf:
+            raise ValueError(f"--timeline-max-mib must be more than 0 and finite, got {self.timeline_max_mib}")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorConfig:
+    """Where the collector is found."""
+
+    bind: str = option("address for the processes that record: tcp://127.0.0.1:PORT or ipc:///PATH", metavar="ADDRESS")
+    lifeline: str | None = lifeline_option()
