@@ -26,6 +26,7 @@ from stepahead.answer_thread import AnswerThread
 from stepahead.family import Family, StartError
 from stepahead.progress import Progress
 from timeline.config import CollectorConfig, TimelineConfig
+from timeline.errors import TraceError
 
 CUT_SECONDS = 3.0
 """How long after the end of the grace a frontend may take to cut off what still runs."""
@@ -217,9 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve = replace(serve, http=False)
     try:
         check_addresses(launch, serve)
+        timeline.check()
         engine = find_model(engine, tell)
         run = PrivateDirectory(launch.run_dir)
-    except (CheckpointError, ProtocolError) as error:
+    except (CheckpointError, ProtocolError, TraceError) as error:
         tell.failed(str(error))
         return 2
     address = run.address("clients") if launch.needs_no_address else launch.zmq
