@@ -35,7 +35,7 @@ class ChatTemplate:
         try:
             self._template = chat_environment(now).from_string(source)
         except TemplateSyntaxError as error:
-            raise TextError(f"the model's chat template is broken at line {error.lineno}: {error.message}") from error
+            raise TextError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
         """Return the prompt text of `messages`, ending where the assistant is to go on.

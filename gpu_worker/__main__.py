@@ -18,7 +18,6 @@ from protocol.options import parse_options
 from protocol.sockets import bind_router
 from protocol.stop_signal import StopSignal
 
-
 OPENMP_SPINS = 10_000
 """How many turns an idle thread of torch's OpenMP team looks for work before it sleeps (libgomp's GOMP_SPINCOUNT).
 
