@@ -248,7 +248,7 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--served-model-name="], "--served-model-name"),
         (["--revision=main"], "only models from the hub"),
         (["--chat-template=/no/such/file"], "--chat-template: /no/such/file cannot be read: No such file or directory"),
-        (["--chat-template=launch.py"], "--chat-template: launch.py: the chat template is broken at line"),
+        (["--chat-template=broken.jinja"], "broken.jinja: the chat template is broken at line 2: "),
         (["--override-generation-config=[1]"], "must be a JSON object"),
         (["--lockstep", "--max-plans-in-flight=2"], "give --lockstep, which is --max-plans-in-flight 1, or"),
         (["--max-tokens=9"], "--max-tokens is for --prompt"),
@@ -263,8 +263,9 @@ def test_a_mistake_is_one_clear_line_and_code_2(
     tmp_path: Path, default_model_path: Path, arguments: list[str], word: str
 ) -> None:
     save(tiny_model("grouped queries"), tmp_path / "without-tokenizer")
-    stand_for = {"without-tokenizer": str(tmp_path / "without-tokenizer"), "FREE": str(free_port())}
-    for name, value in stand_for.items():
+    (tmp_path / "broken.jinja").write_text("fine\n{% if %}")
+    here = {name: str(tmp_path / name) for name in ("without-tokenizer", "broken.jinja")}
+    for name, value in {**here, "FREE": str(free_port())}.items():
         arguments = [each.replace(name, value) for each in arguments]
     done = subprocess.run([*LAUNCH, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
