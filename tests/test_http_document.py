@@ -16,7 +16,7 @@ from tests.word_tokenizer import EOS, word, word_text
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "http.md").read_text(encoding="utf-8")
 BASE = "http://127.0.0.1:8000"
-MODEL, CONTEXT = "SmolLM2-135M-Instruct", 8192
+MODEL, CONTEXT = "SmolLM2-135M-Instruct.Q4_1.gguf", 8192
 
 EXAMPLES = re.findall(r"^```\n(curl .*?)^```\n^```(?:json)?\n(.*?)^```\n", DOCUMENT, re.DOTALL | re.MULTILINE)
 """Each request with its answer."""

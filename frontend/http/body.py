@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from starlette.requests import Request
 
-from frontend.http.errors import ApiError
+from frontend.http.errors import INVALID_VALUE, ApiError
 from frontend.text_error import MOST_SHOWN, TextError, require_unicode, shown
 from protocol.fields import INT64_MAX, INT64_MIN
 
@@ -27,6 +27,9 @@ async def read_body(request: Request, most_mib: float) -> bytes:
     if kind.partition(";")[0].strip().lower() != "application/json":
         came = f"got {shown(kind)}" if kind else "got none"
         raise ApiError(400, f"the body must be JSON, with content-type: application/json, {came}")
+    packed = request.headers.get("content-encoding", "identity")
+    if packed.lower() != "identity":
+        raise ApiError(400, f"the body must come as it is, without content-encoding, got {shown(packed)}")
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await _read(request, most_mib)
@@ -113,7 +116,7 @@ def _check(name: str, value: Any) -> None:
     except TextError as error:
         text = str(error)
     param = _carried(name)
-    raise ApiError(400, f"{param}: {text}", param=param)
+    raise ApiError(400, f"{param}: {text}", param=param, code=INVALID_VALUE)
 
 
 def _below(level: list[Any]) -> list[Any]:
