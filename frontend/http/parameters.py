@@ -50,7 +50,7 @@ def _prompts(value: Any) -> tuple[str | list[int], ...]:
     if not isinstance(value, str | list):
         raise _not_a("a string, a list of token ids, or a list of either", value)
     one = isinstance(value, str) or (bool(value) and all(type(each) is int for each in value))
-    prompts = [value] if one else value
+    prompts: Any = [value] if one else value
     if len(prompts) > MOST_PROMPTS:
         raise _too_many(prompts, MOST_PROMPTS, "prompts")
     if not prompts:
