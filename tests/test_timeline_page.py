@@ -160,6 +160,7 @@ def test_a_recording_is_started_and_stopped_and_refusals_are_read_out(browser: C
     assert browser.text("record-problem") == ""
     browser.wait(lambda: "spans" in browser.text("record-state"), "nothing is said of it")
     assert browser.text("record-state").startswith("Recording run.json.gz · ")
+    assert browser.find("file").get_attribute("value") == "", "the next recording would want the same file"
     browser.find("record").click()
     browser.wait(lambda: browser.text("record") == "Record", "it was not stopped")
     assert browser.text("record-state").startswith("Recorded run.json.gz · ")
