@@ -7,10 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from timeline import collect, comparison, draw, report
+from timeline import collect, comparison, draw, report, start, status, stop
 from timeline.errors import TraceError
 
-SUBCOMMANDS = {"report": report, "draw": draw, "compare": comparison}
+SUBCOMMANDS = {
+    "report": report,
+    "draw": draw,
+    "compare": comparison,
+    "start": start,
+    "stop": stop,
+    "status": status,
+}
 COLLECT = "collect"
 """The one that is a process of the system, and takes its options as the others do."""
 
