@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, NO_WORK
 from timeline.device import Device, devices, working
-from timeline.intervals import Intervals, union
-from timeline.trace import HOST, Trace
+from timeline.intervals import Intervals, joined, union
+from timeline.trace import Lane, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,7 @@ def strips(trace: Trace) -> tuple[Strip, ...]:
 
 
 def _strip(device: Device) -> Strip:
-    hosts = [(lane, working(lane)) for lane in device.chain if lane.tid == HOST]
-    nothing = np.zeros(0, np.int64)
-    cpu = union(
-        np.concatenate([nothing, *(lane.start[work] for lane, work in hosts)]),
-        np.concatenate([nothing, *(lane.end[work] for lane, work in hosts)]),
-    )
+    cpu = joined([_work(lane) for lane in device.hosts])
     first, last = device.busy.start[0], device.busy.end[-1]
     ends = [time for times in (cpu, device.busy, device.gaps) for time in (times.start, times.end)]
     edges = np.unique(np.clip(np.concatenate(ends), first, last))
@@ -52,6 +47,11 @@ def _strip(device: Device) -> Strip:
     moments = np.select([busy & work, busy, gap], [BOTH, DEVICE_ONLY, DEVICE_IDLE], NO_WORK).astype(np.uint8)
     new = np.concatenate(([True], moments[1:] != moments[:-1]))
     return Strip(device.lane.process, device.lane.pid, np.append(edges[:-1][new], last), moments[new])
+
+
+def _work(lane: Lane) -> Intervals:
+    at = working(lane)
+    return union(lane.start[at], lane.end[at])
 
 
 def _covered(edges: NDArray[np.int64], times: Intervals) -> NDArray[np.bool_]:
