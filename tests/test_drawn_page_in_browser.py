@@ -29,7 +29,8 @@ PAINTED = """
     const x = page.view.x(arguments[2] - run.origin), y = row.y + row.height / 2;
     const one = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     one.drawImage(canvas, Math.round(x * scale), Math.round(y * scale), 1, 1, 0, 0, 1, 1);
-    return "#" + [...one.getImageData(0, 0, 1, 1).data.slice(0, 3)].map((value) => value.toString(16).padStart(2, "0")).join("");
+    const pixel = [...one.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+    return "#" + pixel.map((value) => value.toString(16).padStart(2, "0")).join("");
 """
 POINT = """
     const row = page.header.runs[0].rows.find((each) => each.shows === "compute");

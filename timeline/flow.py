@@ -18,6 +18,7 @@ class Flow:
 
     session: int
     step: int
+    scheduler: int | None  # its pid; None if no span of one names the step
     worker: int  # its pid
     planned: int | None  # the end of the scheduler's PLAN
     began: int  # on the device
@@ -29,13 +30,17 @@ def flows(trace: Trace, window: Window) -> list[Flow]:
     """Return the steps that a device computed in `window`, by device and then time."""
     planned = _times(trace, SpanKind.PLAN, "end")
     settled = _times(trace, SpanKind.SETTLE, "start")
+    unknown = None, None
     found = []
     for lane in trace.lanes:
         if lane.tid == COMPUTE:
             for first, last in _steps(lane, window):
                 key = int(lane.session[first]), int(lane.step[first])
                 began, ended = int(lane.start[first]), int(lane.end[last])
-                found.append(Flow(*key, lane.pid, planned.get(key), began, ended, settled.get(key)))
+                planner, plan = planned.get(key, unknown)
+                settler, settle = settled.get(key, unknown)
+                scheduler = settler if planner is None else planner
+                found.append(Flow(*key, scheduler, lane.pid, plan, began, ended, settle))
     return found
 
 
@@ -50,13 +55,13 @@ def _steps(lane: Lane, window: Window) -> list[tuple[int, int]]:
     return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 
-def _times(trace: Trace, kind: SpanKind, column: str) -> dict[tuple[int, int], int]:
-    """Return when each step's span of `kind` started or ended, by (session, step)."""
-    times: dict[tuple[int, int], int] = {}
+def _times(trace: Trace, kind: SpanKind, column: str) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return in which process and when each step's span of `kind` started or ended, by (session, step)."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
     for lane in trace.lanes:
         if lane.tid == HOST:
             at = lane.kind == kind
-            moments: NDArray[np.int64] = getattr(lane, column)[at]
+            times: NDArray[np.int64] = getattr(lane, column)[at]
             keys = zip(lane.session[at].tolist(), lane.step[at].tolist(), strict=True)
-            times.update(zip(keys, moments.tolist(), strict=True))
-    return times
+            found.update((key, (lane.pid, time)) for key, time in zip(keys, times.tolist(), strict=True))
+    return found

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from protocol.messages import SpanKind
 from timeline.colours import MOMENT_NAMES, OF_KIND, OF_MOMENT
-from timeline.picture_run import GREY, INK, TEXT, text_width
+from timeline.picture_run import GREY, INK, TEXT, flows_seen, text_width
 from timeline.trace import NOT_WORK, name_of
 from timeline.window import View
 
@@ -54,6 +54,8 @@ def legend(views: Sequence[View], room: float) -> list[Line]:
         Entry("planned → computed", OF_KIND[SpanKind.PLAN], line=True),
         Entry("computed → settled", OF_KIND[SpanKind.SETTLE], line=True),
     ]
+    if not any(flows_seen(view) for view in views):
+        ways = []
     return [*_lines([Entry("overlap"), *moments, *ways], room), *_lines([Entry("spans"), *spans], room)]
 
 

@@ -22,7 +22,7 @@ from timeline.flow import Flow, flows
 from timeline.intervals import Intervals, union
 from timeline.rows import Row
 from timeline.strip import Strip
-from timeline.trace import COMPUTE, HOST, NOT_WORK, SCHEDULER, Lane, name_of
+from timeline.trace import COMPUTE, HOST, NOT_WORK, Lane, name_of
 from timeline.window import View
 
 # All lengths are points.
@@ -97,6 +97,12 @@ def shortened(text: str, room: float, size: float) -> str:
     return short
 
 
+def flows_seen(view: View) -> list[Flow]:
+    """Return the steps whose way is drawn: none if they are too many."""
+    found = flows(view.trace, view.window)
+    return found if len(found) <= MOST_FLOWS else []
+
+
 def draw_run(axes: Axes, view: View, rows: list[Row], top: float, width: float) -> None:
     """Draw `rows` of the view's run below `top`, in axes that are `width` wide."""
     _Run(axes, view, top, width).draw(_place(rows, top))
@@ -124,7 +130,7 @@ class _Run:
 
     def __init__(self, axes: Axes, view: View, top: float, width: float) -> None:
         self._axes = axes
-        self._trace = view.trace
+        self._view = view
         self._window = view.window
         self._top = top
         low, high = axes.get_xlim()
@@ -145,7 +151,7 @@ class _Run:
         self._flows(placed)
 
     def _heading(self) -> None:
-        words = caption(self._trace)
+        words = caption(self._view.trace)
         name = shortened(words.name, self._width, TITLE)
         for text, below, size, weight, colour in (
             (name, 9.0, TITLE, "bold", INK),
@@ -323,16 +329,14 @@ class _Run:
 
     def _flows(self, placed: list[_Placed]) -> None:
         """Draw thin lines from each plan to its computation, and from there to where its answer is settled."""
-        schedulers = [each for each in placed if isinstance(each.row.shows, Lane) and each.row.shows.role == SCHEDULER]
-        found = flows(self._trace, self._window)
-        if not schedulers or not 0 < len(found) <= MOST_FLOWS:
-            return
-        shown = found[len(found) // 2]
-        for each in placed:
-            if isinstance(each.row.shows, Lane) and each.row.shows.tid == COMPUTE:
-                mine = [flow for flow in found if flow.worker == each.row.shows.pid]
-                for flow in mine:
-                    self._line(flow, schedulers[-1].bottom, each.top, bold=flow is shown)
+        found = flows_seen(self._view)
+        lanes = [(each, each.row.shows) for each in placed if isinstance(each.row.shows, Lane)]
+        hosts = {lane.pid: each.bottom for each, lane in lanes if lane.tid == HOST}
+        devices = {lane.pid: each.top for each, lane in lanes if lane.tid == COMPUTE}
+        for number, flow in enumerate(found):
+            if flow.scheduler is not None:
+                bold = number == len(found) // 2  # one for all
+                self._line(flow, hosts[flow.scheduler], devices[flow.worker], bold=bold)
 
     def _line(self, flow: Flow, above: float, below: float, *, bold: bool) -> None:
         clip = Rectangle((0, above), self._right, below - above, transform=self._axes.transData)
