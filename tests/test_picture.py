@@ -162,6 +162,13 @@ def test_red_is_seen_where_a_device_waits_and_nowhere_else(tmp_path: Path) -> No
     assert red("lockstep") > 20 * red("overlapped")  # the legend has a bit of it, too
 
 
+def test_any_name_can_be_drawn(tmp_path: Path) -> None:
+    name = "$x^{ 東京 \\frac$ _"
+    trace = made_trace(Process(name, "worker", name, [span(FORWARD, 0, 1, 1)]), name=name)
+    write_picture([View(trace, whole(trace))], tmp_path / "named.png")
+    assert name in [text.get_text() for text in texts(figure_of([View(trace, whole(trace))]))]
+
+
 def test_a_long_run_can_be_drawn_whole(tmp_path: Path) -> None:
     trace = made_trace(*overlapped_run(2000))
     write_picture([View(trace, whole(trace))], tmp_path / "whole.png")

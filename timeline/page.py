@@ -22,7 +22,7 @@ from timeline.strip import Strip
 from timeline.trace import COMPUTE, HOST, NOT_WORK, Lane, Trace, name_of
 from timeline.window import View, whole
 
-SCRIPTS = ("trace.js", "view.js", "paint.js", "controls.js")
+SCRIPTS = ("trace.js", "view.js", "paint.js", "overview.js", "controls.js")
 COUNTS = ("rows", "tokens", "decodes", "wasted")
 
 _TYPES: Mapping[str, np.dtype[Any]] = {name: np.dtype(f"<{name}") for name in ("u1", "u2", "u4")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from timeline.picture_legend import LINE, draw_legend, legend
-from timeline.picture_run import GREY, INK, LABEL_GAP, LABELS, TEXT, draw_run, height_of, shortened, text_width
+from timeline.picture_run import LABEL_GAP, LABELS, draw_run, height_of
+from timeline.picture_text import FONT, GREY, INK, TEXT, shortened, text_width
 from timeline.rows import rows
 from timeline.window import View
 
@@ -23,9 +25,10 @@ RUN_GAP = 22.0
 AXIS = 45.0
 
 LOOK = {
-    "font.family": "DejaVu Sans",
+    "font.family": FONT,
     "font.size": TEXT,
     "text.color": INK,
+    "text.parse_math": False,  # a name with dollars is a name
     "hatch.linewidth": 0.4,
     "pdf.fonttype": 42,  # text stays text
     "svg.fonttype": "none",
@@ -37,7 +40,8 @@ def write_picture(views: Sequence[View], path: Path) -> None:
 
     Raises `OSError` if the file cannot be written.
     """
-    with style.context(["default", LOOK]):
+    with style.context(["default", LOOK]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # of a name: a box stands for it
         figure_of(views).savefig(path, dpi=DOTS_PER_INCH)
 
 

@@ -12,7 +12,8 @@ from matplotlib.patches import Rectangle
 
 from protocol.messages import SpanKind
 from timeline.colours import MOMENT_NAMES, OF_KIND, OF_MOMENT
-from timeline.picture_run import GREY, INK, TEXT, flows_seen, text_width
+from timeline.picture_run import flows_seen
+from timeline.picture_text import GREY, INK, TEXT, text_width
 from timeline.trace import NOT_WORK, name_of
 from timeline.window import View
 

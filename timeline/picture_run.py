@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 
 from protocol.messages import SpanKind
 from timeline.caption import caption
-from timeline.colours import DEVICE_IDLE, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
+from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
 from timeline.flow import Flow, flows
 from timeline.intervals import Intervals, union
+from timeline.picture_text import GREY, INK, TEXT, TEXT_IN_SPAN, TITLE, shortened, text_width
 from timeline.rows import Row
 from timeline.strip import Strip
 from timeline.trace import COMPUTE, HOST, NOT_WORK, Lane, name_of
@@ -36,9 +34,6 @@ PROCESS_GAP = 9.0
 LABELS = 120.0
 LABEL_GAP = 8.0
 
-TITLE = 11.5
-TEXT = 9.0
-TEXT_IN_SPAN = 7.6
 PADDING = 2.0
 """Between a span's label and its edges, at least."""
 HAIR = 0.4
@@ -54,9 +49,9 @@ MOST_FLOWS = 60
 
 LANE = "#f3f5f7"
 HATCH = "#d9dfe5"
-INK = "#1c242c"
-GREY = "#5b6670"
 IDLE_TINT = 0.16
+
+STACKED = (DEVICE_IDLE, DEVICE_ONLY, BOTH)  # from the bottom
 
 IN_SPAN = "in a span"
 """The group of all labels that must stay within a span."""
@@ -77,24 +72,6 @@ def height_of(rows: list[Row]) -> float:
     """Return how much room a run with these rows takes, heading included."""
     placed = _place(rows, 0.0)
     return placed[-1].bottom if placed else HEADING
-
-
-@cache
-def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """Return the width of a line of text in points."""
-    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
-    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False)
-    return float(width)
-
-
-def shortened(text: str, room: float, size: float) -> str:
-    """Return as much of a bold line of text as there is room for, with … in its middle if that is not all."""
-    kept = len(text)
-    short = text
-    while kept and text_width(short, size, "bold") > room:
-        kept -= 1
-        short = f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
-    return short
 
 
 def flows_seen(view: View) -> list[Flow]:
@@ -191,7 +168,7 @@ class _Run:
         starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
         inside = (ends > 0) & (starts < self._right)
         if inside.sum() > self._width / CROWDED:
-            self._stack(placed, [(colour, strip.times(moment)) for moment, colour in OF_MOMENT.items()])
+            self._stack(placed, [(OF_MOMENT[moment], strip.times(moment)) for moment in STACKED])
             return
         for moment, colour in OF_MOMENT.items():
             at = inside & (strip.moments == moment)
@@ -218,14 +195,14 @@ class _Run:
                 self._names(placed, lane, kind, at)
 
     def _stack(self, placed: _Placed, layers: list[tuple[str, Intervals]]) -> None:
-        """Draw dot by dot how much of its time each layer was there, one above the other."""
+        """Draw dot by dot for how much of its time each layer was there, the first one at the bottom."""
         end = self._window.start + self._right * 1e6
         dots = np.linspace(self._window.start, end, int(self._width / HAIR) + 1).astype(np.int64)
-        above = np.full(len(dots) - 1, placed.top)
+        below = np.full(len(dots) - 1, placed.bottom)
         for colour, times in layers:
-            below = above + placed.height * times.within(dots[:-1], dots[1:]) / np.maximum(np.diff(dots), 1)
+            above = below - placed.height * times.within(dots[:-1], dots[1:]) / np.maximum(np.diff(dots), 1)
             self._rectangles(self._ms(dots[:-1]), self._ms(dots[1:]), above, below, colour, zorder=3)
-            above = below
+            below = above
 
     def _work(self, placed: _Placed, starts: NDArray[np.float64], ends: NDArray[np.float64], colour: str) -> None:
         hair = HAIR / self._points

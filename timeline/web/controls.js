@@ -87,12 +87,20 @@ class Controls {
     const parts = [`Step ${way.step}: ${way.rows} rows, ${way.tokens} tokens, computed in ${timeText(way.ended - way.began)}`];
     if (way.planned !== null) {
       const ahead = way.began - way.planned;
-      const before = run.ways.of.get(run.ways.keys[run.ways.keys.indexOf(way.key) - 1]);
-      const meanwhile = before && way.planned < before.ended && way.planned > before.began && before.row === way.row;
+      const before = this.before(run, way);
+      const meanwhile = before && way.planned < before.ended && way.planned > before.began;
       parts.push(`planned ${timeText(ahead)} before the device began` + (meanwhile ? `, while it computed step ${before.step}` : ""));
     }
     if (way.settled !== null) parts.push(`settled ${timeText(way.settled - way.ended)} after it ended`);
     this.said.textContent = parts.join("; ") + ".";
+  }
+
+  /** Return what the same device computed before. */
+  before(run, way) {
+    const { keys, of } = run.ways;
+    let at = keys.indexOf(way.key) - 1;
+    while (at >= 0 && of.get(keys[at]).row !== way.row) at--;
+    return at < 0 ? null : of.get(keys[at]);
   }
 
   // ------------------------------------------------------------ what is under the pointer

@@ -40,6 +40,8 @@ function mix(header) {
   header.ofOdd = header.kinds.map((kind) => add(kind.odd));
   header.wait = add("wait"); // the page's style says which colour
   header.kinds.forEach((kind, number) => { if (kind.waits) header.ofKind[number] = header.wait; });
+  header.plain = header.palette.map((_, index) => index); // odd steps' colours as those of even ones
+  header.ofOdd.forEach((index, kind) => { if (index) header.plain[index] = header.ofKind[kind]; });
   const mask = (indices) => Uint8Array.from(header.palette, (_, index) => (index && indices.includes(index) ? 1 : 0));
   header.shown = mask(header.ofMoment);
   header.idle = mask(header.moments.map((moment, number) => (moment.idle ? header.ofMoment[number] : 0)));
