@@ -261,7 +261,10 @@ def broken(**changes: Any) -> str:
 
 
 NO_IDS_BUT_FOR_A = {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}
-PANICS_AT_BOS = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}
+PANICS_AT_BOS: dict[str, Any] = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}],
+}
 PANICS_AT_BOS |= {"pair": [], "special_tokens": {}}
 
 
