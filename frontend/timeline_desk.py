@@ -52,7 +52,8 @@ class TimelineDesk:
         number = next(self._numbers)
         if not self._link.say(replace(question, request=number)):
             raise TimelineUnavailableError(UNAVAILABLE)
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[TimelineState] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answered
         try:
             state = await asyncio.wait_for(answered, ANSWER_SECONDS)
         except TimeoutError:

@@ -8,7 +8,7 @@ import pytest
 
 from frontend import timeline_desk
 from frontend.timeline_desk import TimelineDesk, TimelineUnavailableError
-from protocol.messages import AskTimeline, Message, StartTimeline, StopTimeline, TimelineState, Watch
+from protocol.messages import AskTimeline, Message, StartTimeline, StopTimeline, TimelineState, View, Watch
 from tests.test_collector import System
 from timeline.link import TimelineLink
 
@@ -16,19 +16,26 @@ from timeline.link import TimelineLink
 class StubLink(TimelineLink):
     """Keeps what is said to the collector."""
 
-    there = True
-
-    def __init__(self) -> None:
+    def __init__(self, there: bool = True) -> None:
         self.said: list[Message] = []
+        self.is_there = there
+
+    @property
+    def there(self) -> bool:
+        return self.is_there
 
     def say(self, message: Message) -> bool:
-        if self.there:
+        if self.is_there:
             self.said.append(message)
-        return self.there
+        return self.is_there
 
 
 def state(request: int, file: str) -> TimelineState:
     return TimelineState(request, True, file, 1.0, 2, 3, "", "")
+
+
+def seen(desk: TimelineDesk) -> View | None:
+    return desk.view
 
 
 def numbers(link: StubLink) -> list[int]:
@@ -59,10 +66,8 @@ async def test_who_has_gone_away_misses_the_answer_and_nobody_else_does() -> Non
 
 
 async def test_without_a_collector_nobody_waits() -> None:
-    link = StubLink()
-    link.there = False
     with pytest.raises(TimelineUnavailableError, match="is not there"):
-        await TimelineDesk(link).ask(AskTimeline(1))
+        await TimelineDesk(StubLink(there=False)).ask(AskTimeline(1))
 
 
 async def test_a_collector_that_does_not_answer_is_waited_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,13 +81,13 @@ async def test_watching_is_told_now_and_then_and_shows_the_newest_view(
 ) -> None:
     link = StubLink()
     desk = TimelineDesk(link)
-    assert desk.view is None
+    assert seen(desk) is None
     for _ in range(50):
         desk.watch()
     assert link.said == [Watch()]
     system = System(tmp_path_factory.mktemp("directory"))
     (view, *_) = system.hear(b"desk", Watch())
     desk.hear([view])  # type: ignore[list-item]
-    assert desk.view is view
-    link.there = False
-    assert desk.view is None
+    assert seen(desk) is view
+    link.is_there = False
+    assert seen(desk) is None
