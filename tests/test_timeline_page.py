@@ -219,6 +219,7 @@ def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(brows
 def test_the_key_is_asked_for_and_used(browser: Chromium, serve: Serve) -> None:
     browser.open(serve(config=ServeConfig(api_key="secret")).url)
     browser.wait(lambda: browser.focus == "key", "nobody asks for the key")
+    assert browser.text("strip-note") == "Waiting for the API key"
     browser.press("wrong", Keys.ENTER)
     browser.wait(lambda: browser.text("key-problem") == "The key is wrong.", "a wrong key goes unnoticed")
     browser.press("secret", Keys.ENTER)
