@@ -2,6 +2,7 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed-from-pyproject
 
 # What is installed before the rest, as pip's arguments: this decides whether torch is a build for the CPU or for CUDA.
@@ -17,9 +18,10 @@ FIRST_PROMPT ?= What is the capital of France?
 
 .PHONY: run test test-long lint format bench clean install
 
+# launch.py takes the shell's place: Ctrl-C is for it alone to answer, and make has nothing to complain about.
 run: $(STAMP)
-	@$(BIN)/python -m checkpoint >&2
-	@$(BIN)/python launch.py --first-prompt "$(FIRST_PROMPT)" $(ARGS)
+	@$(if $(findstring --model,$(ARGS)),:,$(BIN)/python -m checkpoint >/dev/null)
+	@exec $(BIN)/python launch.py --first-prompt "$(FIRST_PROMPT)" $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -m "not long and not gpu" $(ARGS)
@@ -46,8 +48,8 @@ $(STAMP): pyproject.toml
 		{ echo "no python3 of version 3.11 or 3.12 with the venv module was found; name one with PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing into $(VENV): a minute or two; several GB if pip chooses a CUDA build of torch (README, "Which torch")' >&2
-	$(if $(strip $(TORCH)),@$(BIN)/python -m pip install --quiet $(TORCH))
-	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(if $(strip $(TORCH)),@$(PIP_INSTALL) $(TORCH))
+	@$(PIP_INSTALL) -e '.[dev]'
 	@touch $@
 
 # Caches and build leftovers. The environment stays; to make it anew, delete .venv.

@@ -7,16 +7,21 @@ Each child hangs on a pipe from this one, so that none outlives it, however it e
 from __future__ import annotations
 
 import selectors
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 
-from checkpoint import CheckpointError, locate, served_name
+from checkpoint import CheckpointError, describe, locate, served_name
+from checkpoint.sampling import SamplingDefaults, overridden
 from frontend.config import FrontendConfig, ServeConfig, TextConfig
-from gpu_worker.config import EngineConfig, WorkerConfig
+from frontend.text_error import TextError
+from gpu_worker.config import EngineConfig, WorkerConfig, served_length
 from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free, listen, url_host
 from protocol.errors import ProtocolError
 from protocol.options import option, parse_options, to_arguments
@@ -26,9 +31,13 @@ from stepahead.answer_thread import AnswerThread
 from stepahead.family import Family, StartError
 from stepahead.progress import Progress
 from timeline.config import CollectorConfig, TimelineConfig
+from timeline.errors import TraceError
 
 CUT_SECONDS = 3.0
 """How long after the end of the grace a frontend may take to cut off what still runs."""
+
+MAX_TOKENS = 512
+"""Of an answer to a prompt on our own command line: somebody reads along, and a small model may never end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,9 @@ class LaunchConfig:
     zmq: str = option("address for ZeroMQ clients; --prompt needs none", DEFAULT_ADDRESS, "ADDRESS")
     prompt: str | None = option("answer this, streaming to standard output, and exit", None, "TEXT")
     first_prompt: str | None = option("answer this, streaming to standard output, then serve", None, "TEXT")
-    max_tokens: int = option("at most so many tokens of an answer to --prompt or --first-prompt", 512, "N")
+    max_tokens: int | None = option(
+        "at most so many tokens of an answer to --prompt or --first-prompt (default: 512)", None, "N"
+    )
     workers: int = option("GPU workers, each with a replica of the model", 1, "N")
     schedulers: int = option("schedulers, which share the workers out among them", 1, "N")
     start_timeout: float = option("seconds until everything must be ready", 600.0, "SECONDS")
@@ -52,12 +63,15 @@ class LaunchConfig:
             )
         if not 0 < self.start_timeout < inf:
             raise ValueError(f"--start-timeout must be more than 0 and finite, got {self.start_timeout}")
-        if self.max_tokens < 1:
-            raise ValueError(f"--max-tokens must be at least 1, got {self.max_tokens}")
         if "" in (self.prompt, self.first_prompt):
             raise ValueError("the prompt is empty")
         if self.prompt is not None and self.first_prompt is not None:
             raise ValueError("give --prompt or --first-prompt, not both")
+        if self.max_tokens is not None:
+            if self.max_tokens < 1:
+                raise ValueError(f"--max-tokens must be at least 1, got {self.max_tokens}")
+            if self.prompt is None and self.first_prompt is None:
+                raise ValueError("--max-tokens is for --prompt and --first-prompt; clients say it with each request")
 
     @property
     def needs_no_address(self) -> bool:
@@ -109,6 +123,8 @@ def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
         revision=engine.revision,
         tell=lambda text: tell("model", text),
     )
+    if engine.max_model_len is not None:  # a worker would say so, too, seconds later
+        served_length(engine.max_model_len, describe(path))
     if engine.model is None:
         return engine
     name = engine.served_model_name or served_name(engine.model, path)
@@ -117,16 +133,39 @@ def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
 
 def check_addresses(launch: LaunchConfig, serve: ServeConfig) -> None:
     """Raise `ProtocolError` if clients can't be served where they are to be."""
-    if serve.http:
+    with ExitStack() as held:
+        if serve.http:
+            try:
+                held.enter_context(listen(serve.host, serve.port))  # for both: they may be given the same port
+            except ProtocolError as error:
+                raise ProtocolError(f"{error} (elsewhere: --host HOST, --port PORT; no HTTP: --no-http)") from None
+        if not launch.needs_no_address:
+            try:
+                check_free(launch.zmq)
+            except ProtocolError as error:
+                raise ProtocolError(f"{error} (elsewhere: --zmq ADDRESS)") from None
+
+
+def check_text(text: TextConfig) -> None:
+    """Raise `CheckpointError` or `TextError` for what a frontend would refuse to do about text."""
+    if text.override_generation_config is not None:
+        overridden(SamplingDefaults(), text.override_generation_config)
+    if text.chat_template is not None:
+        from checkpoint.tokenizer import read_chat_template  # a third of a second that few starts need
+        from frontend.chat import ChatTemplate
+
         try:
-            listen(serve.host, serve.port).close()
-        except ProtocolError as error:
-            raise ProtocolError(f"{error} (another port: --port PORT; no HTTP: --no-http)") from None
-    if not launch.needs_no_address:
-        try:
-            check_free(launch.zmq)
-        except ProtocolError as error:
-            raise ProtocolError(f"{error} (another address: --zmq ADDRESS)") from None
+            ChatTemplate(read_chat_template(text.chat_template))
+        except TextError as error:
+            raise TextError(f"--chat-template: {text.chat_template}: {error}") from None
+
+
+def directory_for_sockets(launch: LaunchConfig) -> PrivateDirectory:
+    """Return a new directory for the sockets between the parts; raises `ProtocolError`."""
+    try:
+        return PrivateDirectory(launch.run_dir)
+    except ProtocolError as error:
+        raise ProtocolError(f"{error} (elsewhere: --run-dir PATH)") from None
 
 
 def _name(what: str, number: int, total: int) -> str:
@@ -150,7 +189,7 @@ def wait_until_ready(family: Family, stop: StopSignal, seconds: float, tell: Pro
 
 def ask(family: Family, launch: LaunchConfig, address: str, prompt: str, stop: StopSignal, tell: Progress) -> None:
     """Answer a prompt, unless told to stop or a child is gone before. Raises `StartError`."""
-    answer = AnswerThread(address, prompt, launch.max_tokens)
+    answer = AnswerThread(address, prompt, launch.max_tokens or MAX_TOKENS)
     family.selector.register(answer, selectors.EVENT_READ)
     answer.start()
     watch(family, stop, tell, until=answer)
@@ -172,9 +211,18 @@ def watch(family: Family, stop: StopSignal, tell: Progress, until: AnswerThread 
 
 
 def where(address: str, serve: ServeConfig) -> str:
-    """Return in words where to ask what is being served."""
+    """Return in words where clients find what is being served."""
     url = f"http://{url_host(serve.host)}:{serve.port}/v1 and " if serve.http else ""
-    return f'{url}{address} (python -m client "…" asks it; Ctrl-C stops it)'
+    return f"{url}{address}; Ctrl-C stops it"
+
+
+def how_to_ask(address: str) -> str:
+    """Return a command that asks a server at `address`, as it can be copied to another terminal in this folder."""
+    python, here = Path(sys.executable), Path.cwd()
+    command = [str(python.relative_to(here) if python.is_relative_to(here) else python), "-m", "client"]
+    if address != DEFAULT_ADDRESS:
+        command += ["--address", address]
+    return shlex.join([*command, "--temperature", "0", "What is the capital of France?"])
 
 
 def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) -> None:
@@ -183,6 +231,7 @@ def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) 
     When told to stop once more it returns as it is. Raises `StartError` if a child is gone before.
     """
     stop.hush()
+    tell("stopping", f"what runs has {serve.drain_timeout:g} s to finish; a second Ctrl-C or SIGTERM ends it at once")
     frontend = next(child for child in family.children if child.name == "frontend")
     frontend.process.terminate()
     deadline = time.monotonic() + serve.drain_timeout + CUT_SECONDS
@@ -195,13 +244,19 @@ def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) 
     family.stop_in_order()
 
 
+def _program() -> str:
+    """Return what we were called by."""
+    name = Path(sys.argv[0]).name
+    return f"python {name}" if name.endswith(".py") else name
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the launcher; return its exit code: 0 when all went well or it was told to stop.
 
     1 is a part that failed, 2 a mistake of the user, 130 a --prompt that was interrupted.
     """
     launch, serve, engine, scheduling, text, timeline = parse_options(
-        "python launch.py",
+        _program(),
         "Serve a language model: a frontend, a scheduler one step ahead, and a GPU worker.",
         LaunchConfig,
         ServeConfig,
@@ -216,10 +271,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if launch.prompt is not None:  # nobody but us will ask
         serve = replace(serve, http=False)
     try:
+        check_text(text)
         check_addresses(launch, serve)
+        timeline.check()
         engine = find_model(engine, tell)
-        run = PrivateDirectory(launch.run_dir)
-    except (CheckpointError, ProtocolError) as error:
+        run = directory_for_sockets(launch)
+    except (CheckpointError, ProtocolError, TextError, TraceError) as error:
         tell.failed(str(error))
         return 2
     address = run.address("clients") if launch.needs_no_address else launch.zmq
@@ -234,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if launch.prompt is None:
                 if not stop.is_set:
                     tell("serving", where(address, serve))
+                    tell("to ask it", how_to_ask(address))
                     watch(family, stop, tell)
                 drain(family, serve, stop, tell)
     except StartError as error:
@@ -242,6 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         family.stop()
         run.remove()
+        if stop.is_set and launch.prompt is None:
+            tell("stopped", "every process has ended")
         tell.end()
     interrupted = launch.prompt is not None and stop.is_set
     return 128 + signal.SIGINT if interrupted else 0

@@ -10,6 +10,7 @@ import sys
 from bench import scheduler, throughput
 from bench.contestant import BenchmarkError
 from checkpoint import CheckpointError
+from stepahead.progress import Progress
 
 BENCHMARKS = {"scheduler": scheduler, "throughput": throughput}
 
@@ -23,9 +24,10 @@ def main() -> int:
         one.add_argument("--json", action="store_true", help="print JSON")
         module.add_options(one)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started is ended on the way out
+    for number in (signal.SIGTERM, signal.SIGINT):  # what was started is ended on the way out
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        report = BENCHMARKS[given.name].run(given)
+        report = BENCHMARKS[given.name].run(given, Progress())
     except (BenchmarkError, CheckpointError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

@@ -19,6 +19,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from bench.contestant import BenchmarkError
 from bench.machine import machine
 from protocol.codec import decode, encode
 from protocol.endpoints import PrivateDirectory
@@ -26,6 +27,7 @@ from protocol.identity import new_session
 from protocol.messages import Opened, Plan, Result, RowFlag, Submit
 from protocol.sockets import bind_router
 from scheduler_proc.core import Scheduler
+from stepahead.progress import Progress
 
 BLOCK_SIZE = 16
 BUDGETS = {  # what the design allows on two cores, on average
@@ -37,20 +39,32 @@ BUDGETS = {  # what the design allows on two cores, on average
     "start of a scheduler process, s": 0.5,
 }
 CREDIT = 2
+ROWS = (32, 256, 1024, 4096)
+STARTS = 5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what can be chosen."""
-    parser.add_argument("--rows", type=int, nargs="+", default=[32, 256, 1024, 4096], help="batch sizes")
-    parser.add_argument("--steps", type=int, default=600, help="steps measured for each (%(default)s)")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=ROWS, metavar="N", help=f"batch sizes ({' '.join(map(str, ROWS))})"
+    )
+    parser.add_argument("--steps", type=int, default=600, metavar="N", help="steps measured for each (%(default)s)")
 
 
-def run(given: argparse.Namespace) -> dict[str, Any]:
+def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     """Measure each batch size."""
+    for name in ("rows", "steps"):
+        if np.min(getattr(given, name)) < 1:
+            raise BenchmarkError(f"--{name} must be at least 1, not {np.min(getattr(given, name))}")
     gc.collect()
     gc.disable()  # as in the scheduler process
     try:
-        batches = [_measure(rows, given.steps) for rows in given.rows]
+        batches = []
+        for rows in given.rows:
+            tell("scheduler", f"measuring {given.steps} steps of {rows:,} rows")
+            batches.append(_measure(rows, given.steps))
+            tell("scheduler", f"{rows:,} rows: settle + plan takes {batches[-1]['settle_plan_us']['p50']:.0f} µs")
+        tell("scheduler", f"starting a scheduler process {STARTS} times")
         report = {"machine": machine(), "start_seconds": _start_seconds(), "batches": batches}
         return report | {"budgets": _budgets(report)}
     finally:
@@ -93,11 +107,11 @@ def _budgets(report: dict[str, Any]) -> dict[str, float]:
     return {name: found[name] for name in BUDGETS if name in found}
 
 
-def _start_seconds(times: int = 5) -> float:
+def _start_seconds() -> float:
     """Return the median of the seconds from starting a scheduler process to its first word to the worker."""
     taken = []
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    for _ in range(times):
+    for _ in range(STARTS):
         run = PrivateDirectory()
         router = bind_router(context, run.address("worker"))
         began = time.perf_counter()

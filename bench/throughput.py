@@ -14,9 +14,10 @@ from typing import Any
 from bench.contestant import BenchmarkError, Contestant, Run
 from bench.machine import machine
 from bench.served import Served
-from bench.transformers_peer import TransformersPeer, mode_names
+from bench.transformers_peer import CONTINUOUS, STATIC_BATCHES, TransformersPeer, mode_names
 from bench.workload import Workload, uniform_workload
 from checkpoint import describe, locate
+from stepahead.progress import Progress
 
 WARM_UP_TOKENS = 4
 
@@ -24,9 +25,13 @@ WARM_UP_TOKENS = 4
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what can be chosen."""
     parser.add_argument("--model", metavar="PATH", help="model folder or .gguf file (default: the default model)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="(%(default)s)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(%(default)s)")
-    parser.add_argument("--requests", type=int, default=32, metavar="N", help="(%(default)s)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="what to compute in (%(default)s)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (%(default)s)")
+    parser.add_argument(
+        "--requests", type=int, default=32, metavar="N", help="requests, all there at the beginning (%(default)s)"
+    )
     for what in ("input", "output"):
         parser.add_argument(
             f"--{what}-lengths",
@@ -36,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar=("FROM", "TO"),
             help=f"{what} tokens of a request, drawn uniformly (16 256)",
         )
-    parser.add_argument("--seed", type=int, default=0, help="of lengths and tokens (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths and tokens (%(default)s)")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="runs of each (%(default)s)")
     parser.add_argument(
         "--compare",
@@ -47,12 +52,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--way",
         metavar="NAME",
-        help='of transformers, as reports name it ("generate, batches of 16"); without, each is tried once',
+        help=f'how transformers does it: "{CONTINUOUS}", or "generate, batches of N" with --requests for N, or less: '
+        f"{', '.join(map(str, STATIC_BATCHES))}. Without, each is tried once, and the fastest taken",
     )
-    parser.add_argument("launch_options", nargs="*", metavar="-- OPTIONS", help="handed to launch.py")
+    parser.add_argument(
+        "launch_options", nargs="*", metavar="OPTION", help="for launch.py, all behind --, as in -- --max-num-seqs 16"
+    )
 
 
-def run(given: argparse.Namespace) -> dict[str, Any]:
+def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     """Measure."""
     if given.way is not None and given.way not in mode_names(given.requests):
         ways = ", ".join(map(repr, mode_names(given.requests)))
@@ -77,22 +85,26 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     with ExitStack() as undo:
         other: Contestant | None = None
         if given.compare == "transformers":
+            tell("transformers", f"loading {path.name}")
             peer = other = TransformersPeer(path, given.dtype, given.device)
             undo.callback(peer.close)
+        tell("stepahead", f"loading {path.name}")
         ours = Served("stepahead", arguments)
         undo.callback(ours.close)
         if given.compare == "transformers":
             if given.way is None:
-                report["modes"] = peer.best(_shortened(workload), workload)
+                report["modes"] = peer.best(_shortened(workload), workload, tell)
             else:
                 peer.mode = given.way
         elif given.compare == "lockstep":
+            tell("stepahead --lockstep", f"loading {path.name}")
             other = Served("stepahead --lockstep", [*arguments, "--lockstep"])
             undo.callback(other.close)
         contestants: list[Contestant] = [ours] if other is None else [ours, other]
         for contestant in contestants:
+            tell(contestant.name, "warming up")
             contestant.run(_shortened(workload))
-        runs = _take_turns(contestants, workload, given.pairs)
+        runs = _take_turns(contestants, workload, given.pairs, tell)
     report["runs"] = {name: [_shown(one) for one in each] for name, each in runs.items()}
     if other is not None:
         first, second = runs.values()
@@ -122,12 +134,15 @@ def _shortened(workload: Workload) -> Workload:
     return Workload(workload.prompts, tuple(min(length, WARM_UP_TOKENS) for length in workload.output_lengths))
 
 
-def _take_turns(contestants: list[Contestant], workload: Workload, pairs: int) -> dict[str, list[Run]]:
+def _take_turns(contestants: list[Contestant], workload: Workload, pairs: int, tell: Progress) -> dict[str, list[Run]]:
     """Return each contestant's runs. Who begins alternates: no one always has the other's heat to bear."""
     runs: dict[str, list[Run]] = {contestant.name: [] for contestant in contestants}
     for pair in range(pairs):
         for contestant in contestants if pair % 2 == 0 else contestants[::-1]:
-            runs[contestant.name].append(contestant.run(workload))
+            tell(contestant.name, f"run {pair + 1} of {pairs}")
+            one = contestant.run(workload)
+            tell(contestant.name, f"{one.tokens_per_second:.1f} tok/s, in {one.seconds:.1f} s")
+            runs[contestant.name].append(one)
     return runs
 
 

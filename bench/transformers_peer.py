@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.contestant import BenchmarkError, Run
 from bench.workload import Workload
+from stepahead.progress import Progress
 
 STATIC_BATCHES = (32, 16, 8)
 CONTINUOUS = "continuous batching"
@@ -35,22 +36,30 @@ class TransformersPeer:
         """Start it; it loads while others do."""
         self.mode = CONTINUOUS
         command = [sys.executable, "-m", "bench.transformers_peer", str(model), dtype, device]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a terminal's Ctrl-C is for the benchmark to answer
+        )
 
     @property
     def name(self) -> str:
         """The mode is part of it."""
         return f"transformers ({self.mode})"
 
-    def best(self, warm_up: Workload, workload: Workload) -> dict[str, float]:
+    def best(self, warm_up: Workload, workload: Workload, tell: Progress) -> dict[str, float]:
         """Run a workload in every mode, keep the fastest; return output tokens a second by mode, 0 where it fails."""
         found = {}
         for self.mode in mode_names(len(workload.prompts)):
+            tell(self.name, "trying")
             try:
                 self.run(warm_up)
                 found[self.mode] = self.run(workload).tokens_per_second
+                tell(self.name, f"{found[self.mode]:.1f} tok/s")
             except BenchmarkError as error:
-                print(error, file=sys.stderr)
+                tell("failed", str(error))
                 found[self.mode] = 0.0
         self.mode = max(found, key=lambda mode: found[mode])
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from checkpoint.default_model import default_model_is_there, fetch_default_model
+from checkpoint.default_model import NAME, default_model_is_there, fetch_default_model
 from checkpoint.errors import CheckpointError
 
 
@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("action", nargs="?", choices=["fetch"], default="fetch", help="fetch is all there is to do")
     parser.parse_args(arguments)
     if not default_model_is_there():
-        print("fetching SmolLM2-135M-Instruct (93 MB) ...", file=sys.stderr, flush=True)
+        print(f"fetching {NAME} (93 MB) ...", file=sys.stderr, flush=True)
     try:
         print(fetch_default_model())
     except CheckpointError as error:

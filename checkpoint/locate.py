@@ -8,7 +8,7 @@ from pathlib import Path
 
 from checkpoint.architectures import ARCHITECTURES
 from checkpoint.config import ModelConfig
-from checkpoint.default_model import default_model_is_there, default_model_path
+from checkpoint.default_model import NAME, default_model_is_there, default_model_path
 from checkpoint.errors import CheckpointError
 from checkpoint.foreign_config import ForeignConfig, read_foreign_config
 from checkpoint.gguf_config import read_gguf_config
@@ -71,9 +71,12 @@ def locate(
 def served_name(model: str | None, path: Path) -> str:
     """Return what a model that `locate` found is called unless a user says otherwise: as the hub, or its path, does.
 
-    It is one printable line of 1 to 200 characters, whatever a folder is called.
+    The default model has its own name, which is not that of its file. A name is one printable line of 1 to 200
+    characters, whatever a folder is called.
     """
-    if model is not None and hub_name(model) is not None and not os.path.exists(model):
+    if model is None:
+        return NAME
+    if hub_name(model) is not None and not os.path.exists(model):
         return model[:_LONGEST_NAME]
     name = Path(os.path.abspath(path)).name or "model"
     return "".join(letter if letter.isprintable() else "_" for letter in name[:_LONGEST_NAME])

@@ -65,7 +65,7 @@ def sampling_defaults(
     makes no sense there raises `CheckpointError`.
     """
     defaults = _of_makers(path, tell) if read else SamplingDefaults()
-    return defaults if override is None else _overridden(defaults, override)
+    return defaults if override is None else overridden(defaults, override)
 
 
 def _of_makers(path: Path, tell: Callable[[str], None]) -> SamplingDefaults:
@@ -86,7 +86,8 @@ def _of_makers(path: Path, tell: Callable[[str], None]) -> SamplingDefaults:
     return replace(SamplingDefaults(), **found)
 
 
-def _overridden(defaults: SamplingDefaults, override: str) -> SamplingDefaults:
+def overridden(defaults: SamplingDefaults, override: str) -> SamplingDefaults:
+    """Return what --override-generation-config makes of `defaults`; raises `CheckpointError`."""
     option = "--override-generation-config"
     try:
         said: Any = json.loads(override)

@@ -30,7 +30,7 @@ def load_text(path: Path, chat_template: str | None = None) -> TextFiles:
 
     A template in the file `chat_template` takes the place of the model's own, which may then be damaged or missing.
     """
-    given = None if chat_template is None else _read_text(Path(os.path.expanduser(chat_template)))
+    given = None if chat_template is None else read_chat_template(chat_template)
     if path.is_dir():
         template = _folder_template(path) if given is None else given
         return TextFiles(_folder_tokenizer(path), template, _folder_special_tokens(path))
@@ -41,6 +41,14 @@ def load_text(path: Path, chat_template: str | None = None) -> TextFiles:
         chat_template=str(own) if given is None and own is not None else given,
         special_tokens=gguf_tokenizer.special_tokens(metadata),
     )
+
+
+def read_chat_template(file: str) -> str:
+    """Return what is in the file of --chat-template; `CheckpointError` says why that can't be read."""
+    try:
+        return _read_text(Path(os.path.expanduser(file)))
+    except CheckpointError as error:
+        raise CheckpointError(f"--chat-template: {error}") from None
 
 
 def _gguf_metadata(path: Path) -> dict[str, Any]:
@@ -106,4 +114,5 @@ def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise CheckpointError(f"{file} cannot be read: {why}") from error

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from client.ask import Settings
 from client.client import Client
-from client.errors import StepaheadError
+from client.errors import ServerLostError, StepaheadError
 from client.printing import print_stream
 from protocol.endpoints import DEFAULT_ADDRESS
 
@@ -71,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # whoever read the answer has seen enough
             print(f"client: {error}", file=sys.stderr)
+        return 1
+    except ServerLostError as error:
+        print(f"client: {error} (--address ADDRESS asks another)", file=sys.stderr)
         return 1
     except (StepaheadError, ValueError) as error:
         print(f"client: {error}", file=sys.stderr)

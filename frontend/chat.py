@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import TemplateSyntaxError
 
 from frontend.chat_environment import chat_environment
-from frontend.text_error import TextError, require_unicode
+from frontend.text_error import TextError, require_unicode, shown
 from frontend.tokenizer import TextTokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -35,7 +35,7 @@ class ChatTemplate:
         try:
             self._template = chat_environment(now).from_string(source)
         except TemplateSyntaxError as error:
-            raise TextError(f"the model's chat template is broken at line {error.lineno}: {error.message}") from error
+            raise TextError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
         """Return the prompt text of `messages`, ending where the assistant is to go on.
@@ -48,9 +48,9 @@ class ChatTemplate:
         if self._template is None:
             raise TextError("this model has no chat template; send a plain prompt to completions instead")
         if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-            raise TextError("messages is not a list")
+            raise _wrong("messages", "must be a list", messages)
         if not messages:
-            raise TextError("messages is empty")
+            raise TextError("messages is empty", at_fault="messages")
         cleaned = [self._clean(message, f"messages[{i}]") for i, message in enumerate(messages)]
         try:
             text = self._template.render(
@@ -61,8 +61,10 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
             )
         except Exception as error:  # a template is a program: it may fail in any way, and none may end the server
-            raise TextError(f"the model's chat template refused these messages: {error}") from error
-        require_unicode(text, "a message")
+            raise TextError(
+                f"the model's chat template refused these messages: {error}", at_fault="messages"
+            ) from error
+        require_unicode(text, "a message", at_fault="messages")
         return text
 
     def encode(
@@ -73,10 +75,10 @@ class ChatTemplate:
 
     def _clean(self, message: Mapping[str, Any], where: str) -> dict[str, Any]:
         if not isinstance(message, Mapping):
-            raise TextError(f"{where} is not an object")
+            raise _wrong(where, "must be an object", message)
         role = message.get("role")
         if role not in ROLES:
-            raise TextError(f"{where}.role is not one of {', '.join(ROLES)}")
+            raise _wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
         if role == "developer" and not self._knows_developer:
             role = "system"
         given = {key: value for key, value in message.items() if value is not None}
@@ -89,16 +91,20 @@ def _content(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise TextError(f"{where} is neither a text nor a list of text parts")
+        raise _wrong(where, "must be a string, a list of text parts, or null", content)
     return "\n".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
 
 
 def _part(part: Any, where: str) -> str:
     if not isinstance(part, Mapping):
-        raise TextError(f"{where} is not an object")
+        raise _wrong(where, "must be an object", part)
     if part.get("type") != "text":
-        raise TextError(f"{where}.type is not 'text'; this model reads text only")
+        raise _wrong(f"{where}.type", 'must be "text", which is all that is read here', part.get("type"))
     text = part.get("text")
     if not isinstance(text, str):
-        raise TextError(f"{where}.text is not a text")
+        raise _wrong(f"{where}.text", "must be a string", text)
     return text
+
+
+def _wrong(where: str, rule: str, value: Any) -> TextError:
+    return TextError(f"{where}: {rule}, got {shown(value)}", at_fault="messages")

@@ -52,7 +52,11 @@ class ServeConfig:
     http: bool = option("serve OpenAI's HTTP API, or only clients over ZeroMQ", True)
     host: str = option("host name or address that HTTP is served on", "127.0.0.1", "HOST")
     port: int = option("port that HTTP is served on", 8000, "PORT")
-    api_key: str | None = option("answer only HTTP requests that bring this key, except for /health", None, "KEY")
+    api_key: str | None = option(
+        "answer only HTTP requests that bring this key; /health and the live page, which asks for it, load without",
+        None,
+        "KEY",
+    )
     max_body_mib: float = option("MiB that an HTTP request may have", 8.0, "MIB")
     drain_timeout: float = option(
         "seconds that running requests get to finish after SIGTERM or Ctrl-C", 30.0, "SECONDS"

@@ -96,7 +96,7 @@ class FrontendCore:
 
     def refuse(self, identity: bytes, request: int, reason: str, now: float) -> None:
         """Refuse a request whose message broke the protocol's rules."""
-        self._refuse(identity, self._peer(identity, now), request, reason, now)
+        self._refuse(identity, self._peer(identity, now), request, TextError(reason), now)
 
     def answer(self, identity: bytes, message: Message, now: float) -> None:
         """Tell a client something that is about no request, if it is still there."""
@@ -133,17 +133,19 @@ class FrontendCore:
                 raise TextError(f"request {ask.request} is still being served; a new request needs a new number")
             stream = self._intake.accept(identity, ask, self.served, now)
         except TextError as error:
-            self._refuse(identity, peer, ask.request, str(error), now)
+            self._refuse(identity, peer, ask.request, error, now)
             return
         self.counters["accepted"] += 1
         peer.requests[ask.request] = stream
         self._place(stream, now)
 
-    def _refuse(self, identity: bytes, peer: TextPeer, request: int, reason: str, now: float) -> None:
+    def _refuse(self, identity: bytes, peer: TextPeer, request: int, error: TextError, now: float) -> None:
         self.counters["refused"] += 1
+        reason = str(error)
         if len(reason) > MOST_REASON_CHARACTERS:
             reason = f"{reason[:MOST_REASON_CHARACTERS]} …"
-        self._answer(identity, peer, Chunk(request, "", NO_TOKENS, Finish.REFUSED, reason, 0, 0), now)
+        chunk = Chunk(request, "", NO_TOKENS, Finish.REFUSED, reason, 0, 0, error.at_fault, error.code)
+        self._answer(identity, peer, chunk, now)
 
     def _answer(self, identity: bytes, peer: TextPeer, message: Message, now: float) -> None:
         if peer.floods(now):

@@ -14,7 +14,7 @@ from frontend.detokenizer import Detokenizer
 from frontend.model_text import ModelText
 from frontend.stop_strings import StopStrings
 from frontend.stream import NO_TOKENS, Stream
-from frontend.text_error import TextError
+from frontend.text_error import TOO_LONG, TextError
 from protocol.fields import UINT64_MAX
 from protocol.messages import MOST_STOP_TOKENS, Attached, Generate, SpanKind, Submit
 from timeline.recorder import About, Recorder, nanoseconds
@@ -50,18 +50,25 @@ class Intake:
         """Return the stream of a request of `peer`, to be served as `served` describes; raises `TextError`."""
         stop_token_ids = NO_TOKENS if ask.stop_token_ids is None else ask.stop_token_ids
         if len(stop_token_ids) > MOST_STOP_TOKENS:
-            raise TextError(f"{len(stop_token_ids)} stop_token_ids, at most {MOST_STOP_TOKENS} are allowed")
-        _check_ids("stop_token_ids", stop_token_ids, served.vocab_size)
+            raise TextError(
+                f"{len(stop_token_ids)} stop_token_ids, at most {MOST_STOP_TOKENS} are allowed",
+                at_fault="stop_token_ids",
+            )
+        _check_ids("stop_token_ids", stop_token_ids, served.vocab_size, at_fault="stop_token_ids")
+        given = _given(ask)
         began = nanoseconds()
         prompt = self._prompt(ask, served.max_model_len)
         self._recorder.add(SpanKind.TOKENIZE, began, about=About(rows=1, tokens=len(prompt)))
         if not len(prompt):
-            raise TextError("the prompt is empty")
+            raise TextError("the prompt is empty", at_fault=given)
         if len(prompt) >= served.max_model_len:
             raise TextError(
-                f"the prompt has {len(prompt)} tokens: a context of {served.max_model_len} leaves no room for an answer"
+                f"the prompt has {len(prompt)} tokens: a context of {served.max_model_len} leaves no room for an "
+                "answer",
+                at_fault=given,
+                code=TOO_LONG,
             )
-        _check_ids("the prompt", prompt, served.vocab_size)
+        _check_ids("the prompt", prompt, served.vocab_size, at_fault=given)
         stops = StopStrings(ask.stop, include_stop=ask.include_stop)
         room = served.max_model_len - len(prompt)
         defaults = self._defaults
@@ -99,11 +106,20 @@ class Intake:
             # Encoding this for seconds, only to refuse it, would keep everybody else waiting.
             raise TextError(
                 f"the prompt has {len(text)} characters, at most {most} are read for a context of "
-                f"{max_model_len} tokens"
+                f"{max_model_len} tokens",
+                at_fault=_given(ask),
+                code=TOO_LONG,
             )
         return np.array(self._text.tokenizer.encode(text, add_special=add_special), "<u4")
 
 
-def _check_ids(what: str, ids: NDArray[np.uint32], vocab_size: int) -> None:
+def _given(ask: Generate) -> str:
+    """Return which of its fields a request has its prompt in."""
+    return next(name for name in ("prompt", "messages", "token_ids") if getattr(ask, name) is not None)
+
+
+def _check_ids(what: str, ids: NDArray[np.uint32], vocab_size: int, *, at_fault: str) -> None:
     if len(ids) and (highest := int(ids.max())) >= vocab_size:
-        raise TextError(f"{what}: token id {highest} is not below the vocabulary's size of {vocab_size}")
+        raise TextError(
+            f"token id {highest} in {what} is not below the vocabulary's size of {vocab_size}", at_fault=at_fault
+        )

@@ -25,11 +25,13 @@ class StopStrings:
         """
         length = sum(map(len, stops))
         if length > MOST_CHARACTERS:
-            raise TextError(f"the stop strings have {length} characters, at most {MOST_CHARACTERS} are allowed")
+            raise TextError(
+                f"the stop strings have {length} characters, at most {MOST_CHARACTERS} are allowed", at_fault="stop"
+            )
         for stop in stops:
             if not stop:
-                raise TextError("a stop string is empty")
-            require_unicode(stop, "a stop string")
+                raise TextError("a stop string is empty", at_fault="stop")
+            require_unicode(stop, "a stop string", at_fault="stop")
         self._stops = tuple(stops)
         self._include_stop = include_stop
         self._borders = [_borders(stop) for stop in self._stops]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from checkpoint import CheckpointError, ForeignConfig, ModelConfig
 from protocol.options import lifeline_option, option
 from timeline.options import collector_option, name_option
 
@@ -82,6 +83,15 @@ class EngineConfig:
             raise ValueError(f"--kv-cache-gib must be more than 0 and finite, got {self.kv_cache_gib}")
         if self.kv_cache_blocks is not None and self.kv_cache_gib is not None:
             raise ValueError("give --kv-cache-blocks or --kv-cache-gib, not both")
+
+
+def served_length(asked: int | None, model: ModelConfig | ForeignConfig) -> int:
+    """Return how many tokens a request may have for --max-model-len `asked`; raises `CheckpointError` for too many."""
+    if asked is None:
+        return model.default_model_len
+    if asked > model.longest_model_len:
+        raise CheckpointError(f"--max-model-len {asked} is more than the model's {model.longest_model_len} positions")
+    return asked
 
 
 @dataclass(frozen=True, slots=True)

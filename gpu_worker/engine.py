@@ -11,7 +11,7 @@ import torch
 
 from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, describe, first_line, locate, served_name
 from gpu_worker.attention import TorchAttention
-from gpu_worker.config import EngineConfig
+from gpu_worker.config import EngineConfig, served_length
 from gpu_worker.cpu_device import CPUDevice
 from gpu_worker.cuda_device import CUDADevice
 from gpu_worker.device import Device
@@ -103,12 +103,13 @@ def _build(
     kv_fill: float | None,
     share: Callable[[float, str], None],
 ) -> Engine:
-    max_model_len = _max_model_len(config, model_config)
+    max_model_len = served_length(config.max_model_len, model_config)
     quantised = path.is_file() and GGUFFile(path).quantised
     dtype = choose_dtype(config.dtype, model_config, device.torch_device, quantised=quantised)
     why = why_dtype(config.dtype, model_config, dtype, quantised=quantised)
     name = config.served_model_name or served_name(config.model, path)
     tell(f"loading {name} in {str(dtype).removeprefix('torch.')}{f' ({why})' if why else ''}")
+    tell(f"computing on {_in_words(device.torch_device)}")
     model, shape = _load(path, model_config, config, max_model_len, dtype, device.torch_device, tell, share)
     blocks = _kv_blocks(config, shape, max_model_len, dtype, device)
     gib = blocks * bytes_per_block(shape, config.block_size, dtype) / 2**30
@@ -168,14 +169,12 @@ def _device(config: EngineConfig) -> Device:
     return CUDADevice() if there and config.device != "cpu" else CPUDevice(config.threads)
 
 
-def _max_model_len(config: EngineConfig, model: ModelConfig | ForeignConfig) -> int:
-    if config.max_model_len is None:
-        return model.default_model_len
-    if config.max_model_len > model.longest_model_len:
-        raise CheckpointError(
-            f"--max-model-len {config.max_model_len} is more than the model's {model.longest_model_len} positions"
-        )
-    return config.max_model_len
+def _in_words(device: torch.device) -> str:
+    """Return what computes; on the thread that does, which is the one that knows its team of threads."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, {device}"
+    threads = torch.get_num_threads()
+    return f"the CPU, with {threads} {'thread' if threads == 1 else 'threads'}"
 
 
 def _kv_blocks(config: EngineConfig, shape: KVShape, max_model_len: int, dtype: torch.dtype, device: Device) -> int:

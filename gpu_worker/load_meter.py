@@ -37,4 +37,4 @@ class LoadMeter:
     def summary(self) -> str:
         """Return what was read in all, and how fast."""
         seconds = max(self._clock() - self._began, 1e-9)
-        return f"loaded {self._total / 1e9:.2f} GB in {seconds:.1f} s ({self._total / seconds / 1e9:.2f} GB/s)"
+        return f"read {self._total / 1e9:.2f} GB of weights in {seconds:.1f} s ({self._total / seconds / 1e9:.2f} GB/s)"

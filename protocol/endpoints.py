@@ -103,7 +103,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise ProtocolError(f"{host!r} is no host name or address of this machine: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ProtocolError(f"{host!r} is no host name or address of this machine: {why}") from None
     family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)  # localhost is 127.0.0.1
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -112,7 +113,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)  # a port that is only bound could be bound by others, too
     except OSError as error:
         listener.close()
-        why = "is in use by another program" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ProtocolError(f"{host!r} is no address of this machine") from None
+        why = "is in use by another program" if error.errno == errno.EADDRINUSE else f"can't be had: {error.strerror}"
         raise ProtocolError(f"http://{url_host(host)}:{port}: the port {why}") from None
     listener.setblocking(False)
     return listener

@@ -363,7 +363,8 @@ class Cancel:
 class Chunk:
     """Frontend to text client: the next piece of a request's text. `finish` other than RUNNING: it is the last.
 
-    `error` is empty unless the request ended with ERROR or REFUSED. Token counts are those up to this chunk.
+    `error` is empty unless the request ended with ERROR or REFUSED. Token counts are those up to this chunk. If it was
+    REFUSED, `at_fault` names the field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing.
     """
 
     request: RequestId
@@ -373,6 +374,8 @@ class Chunk:
     error: Words
     prompt_tokens: Count
     output_tokens: Count
+    at_fault: Words = ""
+    code: Words = ""
 
 
 # ---------------------------------------------------------------- any process and the timeline's collector

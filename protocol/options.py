@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import types
 from collections.abc import Sequence
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 
 def option(
@@ -28,14 +28,9 @@ def parse_options(
 
     Field `a_name` is option `--a-name`: bool fields are flags (`--no-a-name` where the default is True), tuples may
     be given again and again, Literals are choices. Unknown options, missing ones and bad values, a `ValueError` from
-    a config's `__post_init__` too, end the process with one line and exit code 2, as argparse does.
+    a config's `__post_init__` too, end the process with one line and exit code 2.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=description,
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _Parser(prog=program, description=description, formatter_class=_HelpFormatter, allow_abbrev=False)
     for config in configs:
         hints = get_type_hints(config)
         for field in dataclasses.fields(config):
@@ -71,6 +66,13 @@ def to_arguments(*configs: Any) -> list[str]:
             else:
                 arguments += [f"{name}={item}" for item in (value if isinstance(value, tuple) else (value,))]
     return arguments
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong, and spares its reader the usage of forty options around it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
 
 
 class _HelpFormatter(argparse.HelpFormatter):

@@ -8,28 +8,36 @@ from math import inf
 from protocol.options import lifeline_option, option
 from timeline.options import collector_option, name_option
 
+ONE_STEP_AHEAD = 2
+"""Plans in flight: one computing, one queued behind it."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulingConfig:
     """How to schedule."""
 
-    max_plans_in_flight: int = option(
-        "plans that a worker may have unanswered; 2 is one computing and one queued behind it", 2, "N"
+    max_plans_in_flight: int | None = option(
+        "plans that a worker may have unanswered (default: 2, which is one computing and one queued behind it)",
+        None,
+        "N",
     )
     lockstep: bool = option("one plan at a time, so that nothing overlaps: --max-plans-in-flight 1", False)
     step_timeout: float = option("seconds after which a step is taken to hang, and /health says so", 30.0, "SECONDS")
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be meant."""
-        if not 1 <= self.max_plans_in_flight <= 64:
-            raise ValueError(f"--max-plans-in-flight must be from 1 to 64, got {self.max_plans_in_flight}")
+        most = self.max_plans_in_flight
+        if most is not None and not 1 <= most <= 64:
+            raise ValueError(f"--max-plans-in-flight must be from 1 to 64, got {most}")
+        if self.lockstep and most not in (None, 1):
+            raise ValueError(f"give --lockstep, which is --max-plans-in-flight 1, or --max-plans-in-flight {most}")
         if not 0 < self.step_timeout < inf:
             raise ValueError(f"--step-timeout must be more than 0 and finite, got {self.step_timeout}")
 
     @property
     def credit(self) -> int:
         """Plans that may be unanswered."""
-        return 1 if self.lockstep else self.max_plans_in_flight
+        return 1 if self.lockstep else self.max_plans_in_flight or ONE_STEP_AHEAD
 
 
 @dataclass(frozen=True, slots=True)

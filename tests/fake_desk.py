@@ -58,6 +58,14 @@ class FakeDesk:
         )
 
 
+def even_view(now: int, device: int, work: int, both: int, *, every: int = 1) -> View:
+    """Return a view with the same in all bins, but for the CPUs' `work` (0 to 255), which is in one of `every` bins."""
+    worked = np.where(np.arange(BINS) % every == 0, work, 0).astype("<u1")
+    alike = [np.full(BINS, share, "<u1") for share in (device, both)]
+    start = now - LATE_NS - now % BIN_NS - BINS * BIN_NS
+    return View(start, BIN_NS, alike[0], worked, worked, alike[1], 0.0, 0.0, 0.0, 0, 0, 0, 12_288)
+
+
 def busy_view(now: int) -> View:
     """Return what a busy server would show at `now`: the device nearly always at work, with a gap every 3 seconds."""
     end = now - LATE_NS - now % BIN_NS

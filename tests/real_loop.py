@@ -27,10 +27,10 @@ def poisoned_engine(model: Path, **options: object) -> Engine:
 class RealLoop(CoreLoop):
     """As `CoreLoop`, but plans are launched and answers collected when the device has them."""
 
-    def __init__(self, engine: Engine, credit: int) -> None:
+    def __init__(self, engine: Engine, credit: int, recorder: Recorder | None = None) -> None:
         self.engine = engine
         self.scheduler = Scheduler(engine.opened(1, new_session()), credit, new_session())
-        self.pipeline: StepPipeline = engine.pipeline(credit, Recorder(capacity=1))
+        self.pipeline: StepPipeline = engine.pipeline(credit, recorder or Recorder(capacity=1))
         self.plans: list[Plan] = []
         self.received: dict[int, Received] = {}
         self.now = 0.0

@@ -158,23 +158,27 @@ def test_a_model_without_template_refuses_chats_in_words() -> None:
     ("messages", "words"),
     [
         ([], "messages is empty"),
-        ("hello", "messages is not a list"),
-        ({"role": "user"}, "messages is not a list"),
-        (["hello"], r"messages\[0\] is not an object"),
-        ([{"content": "x"}], r"messages\[0\].role"),
-        ([{"role": "robot", "content": "x"}], r"messages\[0\].role is not one of system, developer, user"),
-        ([{"role": ["user"], "content": "x"}], r"messages\[0\].role"),
-        ([{"role": "user", "content": 7}], r"messages\[0\].content is neither"),
-        ([{"role": "user", "content": {"type": "text"}}], r"messages\[0\].content is neither"),
-        ([{"role": "user", "content": ["x"]}], r"messages\[0\].content\[0\] is not an object"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], r"content\[0\].type is not 'text'"),
-        ([{"role": "user", "content": [{"type": "text", "text": None}]}], r"content\[0\].text is not a text"),
+        ("hello", 'messages: must be a list, got "hello"'),
+        ({"role": "user"}, "messages: must be a list"),
+        (["hello"], r'messages\[0\]: must be an object, got "hello"'),
+        ([{"content": "x"}], r"messages\[0\].role: .*, got null"),
+        (
+            [{"role": "robot", "content": "x"}],
+            r"messages\[0\].role: must be one of system, developer, .*, got \"robot\"",
+        ),
+        ([{"role": ["user"], "content": "x"}], r"messages\[0\].role: .*, got \[\"user\"\]"),
+        ([{"role": "user", "content": 7}], r"messages\[0\].content: must be a string, .*, got 7"),
+        ([{"role": "user", "content": {"type": "text"}}], r"messages\[0\].content: .*, got {\"type\": \"text\"}"),
+        ([{"role": "user", "content": ["x"]}], r"messages\[0\].content\[0\]: must be an object"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], r"content\[0\].type: must be .*, got \"image_url\""),
+        ([{"role": "user", "content": [{"type": "text", "text": None}]}], r"content\[0\].text: .*, got null"),
         ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
     ],
 )
 def test_bad_messages_are_refused_in_words(messages: Any, words: str) -> None:
-    with pytest.raises(TextError, match=words):
+    with pytest.raises(TextError, match=words) as error:
         ChatTemplate(WITH_BOS, SPECIAL).render(messages)
+    assert error.value.at_fault == "messages"
 
 
 @pytest.mark.parametrize(

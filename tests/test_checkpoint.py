@@ -488,7 +488,8 @@ def test_a_model_is_called_as_the_hub_or_its_path_is(
 ) -> None:
     assert served_name("org/name", tmp_path / "models--org--name" / "snapshots" / "0a1b") == "org/name"
     assert served_name("org/name:a.gguf", tmp_path / "snapshots" / "0a1b" / "a.gguf") == "org/name:a.gguf"
-    assert served_name(None, Path("/somewhere/default.gguf")) == "default.gguf"
+    assert served_name("some.Q4_0.gguf", Path("some.Q4_0.gguf")) == "some.Q4_0.gguf"
+    assert served_name(None, tmp_path / "its-file.Q4_1.gguf") == "SmolLM2-135M-Instruct"
     monkeypatch.chdir(tmp_path)
     for model in (str(folder), f"{folder}/", "model", "./model"):
         assert served_name(model, Path(model)) == "model"

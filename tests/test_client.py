@@ -496,6 +496,7 @@ def test_the_command_says_in_one_line_that_no_server_is_there(address: str) -> N
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "no server answered" in done.stderr
+    assert "--address" in done.stderr
 
 
 @pytest.mark.processes

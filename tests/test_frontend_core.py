@@ -107,6 +107,8 @@ def test_what_a_user_got_wrong_is_refused_in_words_and_reaches_no_scheduler(
     (chunk,) = it.chunks()
     assert (chunk.request, chunk.finish) == (1, Finish.REFUSED)
     assert reason in chunk.error
+    assert (chunk.at_fault,) == tuple(fields)
+    assert (chunk.code == "context_length_exceeded") == (reason in ("64 tokens", "65 tokens", "10000000 characters"))
     assert not it.submitted()
     it.generate(1)
     assert len(it.submitted()) == 1, "the number is free again and the next request is served"

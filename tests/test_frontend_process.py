@@ -474,7 +474,7 @@ def test_the_users_template_and_sampling_go_before_the_models(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--chat-template", "broken.jinja", "broken.jinja: the model's chat template is broken at line 2: "),
+        ("--chat-template", "broken.jinja", "broken.jinja: the chat template is broken at line 2: "),
         ("--chat-template", "missing.jinja", "missing.jinja cannot be read: "),
         ("--override-generation-config", "{", "--override-generation-config: not JSON: "),
         ("--revision", "v1", "--revision v1: only models from the hub"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import weakref
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ ONE, TWO, STOP, THREE = (word(i) for i in range(len(WORDS)))
 USER = {"role": "user", "content": "hello"}
 VOCABULARY = 300
 CONTEXT = 64
+FOREIGN = re.compile(r"\b(None|True|False|Input|Expecting)\b|[{\[]'")
+"""Python's way to write a value, and what pydantic and json say of one."""
 BOTH = pytest.mark.parametrize("path", ["completions", "chat/completions"])
 MODES = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
@@ -78,7 +81,10 @@ def error_of(answer: Any, status: int) -> dict[str, Any]:
     body = answer.json()
     assert body.keys() == {"error"}
     assert body["error"].keys() == {"message", "type", "param", "code"}
-    assert body["error"]["message"]
+    message = body["error"]["message"]
+    assert status != 400 or not message[0].isupper(), message
+    assert not FOREIGN.search(message), message
+    assert len(message) < 500
     return dict(body["error"])
 
 
@@ -343,11 +349,124 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
             body["stream"] = True
         error = error_of(await it.post(path, **body), 400)
         assert error["type"] == "invalid_request_error"
-        assert error["param"] in (name, None)
-        assert name not in WRONG_EVERYWHERE or error["param"] == name
+        assert error["param"] == name
+        assert error["code"]
     await it.idle()
     assert it.aborted == [submit.request for submit in it.submitted]
     assert (await it.post(path, **asked(path))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "code"),
+    [
+        ({"max_tokens": 0}, "max_tokens: must be at least 1, got 0", "integer_below_min_value"),
+        ({"max_tokens": 2**31}, "max_tokens: must be at most 2147483647, got 2147483648", "integer_above_max_value"),
+        ({"max_tokens": 5.0}, "max_tokens: must be an integer, got 5.0", "invalid_type"),
+        ({"max_tokens": "5"}, 'max_tokens: must be an integer, got "5"', "invalid_type"),
+        ({"temperature": -1}, "temperature: must be at least 0, got -1", "decimal_below_min_value"),
+        ({"temperature": True}, "temperature: must be a number, got true", "invalid_type"),
+        ({"top_p": 1.5}, "top_p: must be at most 1, got 1.5", "decimal_above_max_value"),
+        ({"seed": "é" * 100}, 'seed: must be an integer, got "' + "é" * 59 + " …", "invalid_type"),
+        ({"stream": {"a": None}}, 'stream: must be true or false, got {"a": null}', "invalid_type"),
+        ({"model": 5}, "model: must be a string, got 5", "invalid_type"),
+        ({"stream_options": []}, "stream_options: must be an object, got []", "invalid_type"),
+        (
+            {"stream_options": {"include_usage": 1}},
+            "stream_options.include_usage: must be true or false, got 1",
+            "invalid_type",
+        ),
+        (
+            {"stream_options": {"continuous_usage_stats": True}},
+            "stream_options.continuous_usage_stats: must be false, got true",
+            "invalid_type",
+        ),
+        ({"stream_options": {}}, 'stream_options: only allowed with "stream": true', "invalid_value"),
+        ({"stop": ["a", False]}, 'stop: must be a string or a list of strings, got ["a", false]', "invalid_type"),
+        ({"stop": ["a", ""]}, "stop[1]: must not be empty", "invalid_value"),
+        ({"stop": ""}, "stop: must not be empty", "invalid_value"),
+        ({"stop": ["a"] * 65}, "stop: must hold at most 64 strings, got 65", "invalid_value"),
+        ({"stop_token_ids": [1, "2"]}, 'stop_token_ids[1]: must be a token id, got "2"', "invalid_type"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]: must be from 0 to 4294967295, got -1", "invalid_value"),
+        (
+            {"prompt": None},
+            "prompt: must be a string, a list of token ids, or a list of either, got null",
+            "invalid_type",
+        ),
+        (
+            {"prompt": [1, None]},
+            "prompt: must be all strings, all token ids, or all lists of token ids, got [1, null]",
+            "invalid_type",
+        ),
+        ({"prompt": [[1], []]}, "prompt[1]: must not be empty", "invalid_value"),
+        ({"prompt": [[1], [2, True]]}, "prompt[1][1]: must be a token id, got true", "invalid_type"),
+        ({"prompt": ["a"] * 257}, "prompt: must hold at most 256 prompts, got 257", "invalid_value"),
+        ({"n": 2}, "n: 2 is not supported; leave it out, or send null or 1", "unsupported_parameter"),
+        (
+            {"response_format": {"type": "json_object", "strict": True}},
+            'response_format: {"type": "json_object", "strict": true} is not supported; leave it out, or send null or '
+            '{"type": "text"}',
+            "unsupported_parameter",
+        ),
+        (
+            {"logit_bias": {str(token): 5 for token in range(1000)}},
+            'logit_bias: {"0": 5, "1": 5, "2": 5, "3": 5, "4": 5, "5": 5, "6": 5, "7" … is not supported; leave it '
+            "out, or send null or {}",
+            "unsupported_parameter",
+        ),
+        ({"model": "gpt-4"}, 'there is no model "gpt-4" here; this server serves "words"', "model_not_found"),
+    ],
+    ids=lambda value: f"{value}"[:40],
+)
+async def test_an_error_says_what_is_allowed_and_shows_what_came_as_json(
+    serve: Serve, more: dict[str, Any], message: str, code: str
+) -> None:
+    answer = await serve().post("completions", **({"prompt": "a"} | more))
+    error = error_of(answer, 404 if code == "model_not_found" else 400)
+    assert (error["message"], error["code"]) == (message, code)
+
+
+@pytest.mark.parametrize(("path", "name"), [("completions", "prompt"), ("chat/completions", "messages")])
+async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -> None:
+    error = error_of(await serve().post(path), 400)
+    assert (error["message"], error["param"]) == (f"{name}: must be given", name)
+    assert error["code"] == "missing_required_parameter"
+
+
+async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
+    for names in (["n", "echo", "logprobs"], ["logprobs", "n", "echo"]):
+        error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
+        assert error["param"] == names[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "param", "code"),
+    [
+        ("completions", {"prompt": "a" * CONTEXT}, "prompt", "context_length_exceeded"),
+        ("completions", {"prompt": "a" * 33 * CONTEXT}, "prompt", "context_length_exceeded"),
+        ("completions", {"prompt": [1] * CONTEXT}, "prompt", "context_length_exceeded"),
+        ("completions", {"prompt": [VOCABULARY]}, "prompt", "invalid_value"),
+        ("completions", {"stop_token_ids": [VOCABULARY]}, "stop_token_ids", "invalid_value"),
+        ("completions", {"stop": "a" * 20_000}, "stop", "invalid_value"),
+        ("chat/completions", {"messages": [USER | {"content": "a" * CONTEXT}]}, "messages", "context_length_exceeded"),
+        ("chat/completions", {"messages": [USER | {"role": "robot"}]}, "messages", "invalid_value"),
+        ("chat/completions", {"stop": "a" * 20_000}, "stop", "invalid_value"),
+    ],
+    ids=lambda value: f"{value}"[:40],
+)
+async def test_what_the_core_refuses_names_the_parameter_too(
+    serve: Serve, path: str, more: dict[str, Any], param: str, code: str
+) -> None:
+    error = error_of(await serve().post(path, **asked(path, **more)), 400)
+    assert (error["param"], error["code"]) == (param, code)
+
+
+async def test_of_many_prompts_the_one_that_is_wrong_is_named(serve: Serve) -> None:
+    it = serve()
+    error = error_of(await it.post("completions", prompt=[[1], [2], [1] * CONTEXT]), 400)
+    assert error["message"].startswith(f"prompt[2]: the prompt has {CONTEXT} tokens")
+    assert error["param"] == "prompt"
+    error = error_of(await it.post("completions", prompt=["a", "b"], stop="a" * 20_000), 400)
+    assert error["message"].startswith("the stop strings have 20000 characters")
 
 
 @pytest.mark.parametrize("name", sorted(NEUTRAL))
@@ -448,6 +567,11 @@ async def test_half_a_surrogate_pair_is_refused_anywhere_and_a_whole_one_is_a_ch
         (b'{"prompt": "a"}', "text/plain"),
         (b"prompt=a", "application/x-www-form-urlencoded"),
         (b'{"prompt": "a"}', ""),
+        (b'{"prompt": "a", "temperature": 0, "temperature": 1}', "application/json"),
+        (b'{"prompt": "a", "other": [{"a": 1, "b": 2, "a": 1}]}', "application/json"),
+        (b'{"prompt": "a", "\\ud800": 1, "\\ud800": 1}', "application/json"),
+        (b'{"prompt": "a", "other": 1e999}', "application/json"),
+        (b'{"' + b"a" * 100_000 + b'": 9223372036854775808}', "application/json"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -456,6 +580,55 @@ async def test_a_body_that_is_no_plain_json_object_is_400(serve: Serve, path: st
     answer = await it.client.post(f"/v1/{path}", content=body, headers={"content-type": kind} if kind else {})
     error_of(answer, 400)
     assert (await it.post(path, **asked(path))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "the body must be a JSON object, and is empty"),
+        (b'[{"prompt": "a"}, null]', 'the body must be a JSON object, got [{"prompt": "a"}, null]'),
+        (
+            b"{'a': 1}",
+            "the body is not valid JSON: expecting property name enclosed in double quotes at line 1, column 2",
+        ),
+        (b'{"a": "\n"}', "the body is not valid JSON: invalid control character at line 1, column 8"),
+        (b'{"a": 1,\n"b', "the body is not valid JSON: unterminated string starting at line 2, column 1"),
+        (b'["\\ud800"]', 'the body must be a JSON object, got ["?"]'),
+        (b'{"a": NaN}', "the body is not valid JSON: NaN is no number"),
+        (b'{"a": -1e999}', "a: a number is too large"),
+        (b'{"seed": 9223372036854775808}', "seed: an integer does not fit into 64 bits"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "an integer in the body does not fit into 64 bits"),
+        (b'{"a": {"b": 1, "c": [{}], "b": 1}}', 'the body has "b" twice in one object'),
+        (
+            b'\xef\xbb\xbf{"prompt": "a"}',
+            "the body begins with a byte order mark, which JSON does not have: leave it out",
+        ),
+        (b'{"prompt": "\xe9"}', "the body is not valid UTF-8: invalid continuation byte at byte 12"),
+        (b'{"prompt": ["\\ud800"]}', "prompt: a string has a lone surrogate (U+D800) at position 0"),
+        (b"[" * 500 + b"]" * 500, f"the body must be a JSON object, got {'[' * 60} …"),
+        (b'{"a": ' + b"[" * 500 + b"]" * 500 + b"}", f"a: nests deeper than {DEEPEST} levels"),
+        (b"[" * 100_000, f"the body nests deeper than {DEEPEST} levels"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_wrong_with_a_body_is_said_in_words(body: bytes, message: str) -> None:
+    with pytest.raises(ApiError) as error:
+        object_of(body)
+    assert str(error.value) == message
+
+
+async def test_a_body_that_is_said_to_be_something_else_is_told_what_it_must_be(serve: Serve) -> None:
+    it = serve()
+    for kind, came in (("text/plain; charset=utf-8", '"text/plain; charset=utf-8"'), ("", "none")):
+        headers = {"content-type": kind} if kind else {}
+        error = error_of(await it.client.post("/v1/completions", content=b"{}", headers=headers), 400)
+        assert error["message"] == f"the body must be JSON, with content-type: application/json, got {came}"
+
+
+async def test_a_body_that_is_packed_is_told_that_it_must_not_be(serve: Serve) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = await serve().client.post("/v1/completions", content=b"\x1f\x8b\x08\x00", headers=headers)
+    assert error_of(answer, 400)["message"] == ('the body must come as it is, without content-encoding, got "gzip"')
 
 
 async def test_a_content_type_may_name_its_charset_and_some_nesting_is_allowed(serve: Serve) -> None:
@@ -468,7 +641,8 @@ async def test_a_content_type_may_name_its_charset_and_some_nesting_is_allowed(s
 
 async def test_a_body_over_the_limit_is_413_said_or_not(serve: Serve) -> None:
     it = serve(config=ServeConfig(max_body_mib=0.001))
-    error_of(await it.post("completions", prompt="a" * 2000), 413)
+    error = error_of(await it.post("completions", prompt="a" * 2000), 413)
+    assert error["message"] == "the body is larger than the 0.001 MiB that --max-body-mib allows"
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(20):
@@ -480,10 +654,14 @@ async def test_a_body_over_the_limit_is_413_said_or_not(serve: Serve) -> None:
 
 async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_shape(serve: Serve) -> None:
     it = serve()
-    error_of(await it.client.get("/v1/nothing"), 404)
+    there = "there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version"
+    message = error_of(await it.client.post("/chat/completions"), 404)["message"]
+    assert message == f"POST /chat/completions: there is no such path here; {there}"
+    error_of(await it.client.get("/v1/" + "nothing" * 1000), 404)
     error_of(await it.client.get("/"), 404)
     error_of(await it.client.get("/docs"), 404)
-    error_of(await it.client.get("/v1/completions"), 405)
+    wrong_method = error_of(await it.client.get("/v1/completions"), 405)["message"]
+    assert wrong_method == "GET /v1/completions: method not allowed, only POST is"
     error_of(await it.client.post("/health"), 405)
     for path in ("completions", "chat/completions"):
         error = error_of(await it.post(path, **asked(path, model="gpt-4")), 404)

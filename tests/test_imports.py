@@ -25,8 +25,8 @@ MAY_IMPORT = {
 
 OURS = [*MAY_IMPORT, "stepahead", "bench", "launch"]
 
-PART_OF_THE_TIMELINE = {"timeline.link", "timeline.options", "timeline.recorder"}
-"""What those who record may import of it; `timeline.config` is the launcher's."""
+PART_OF_THE_TIMELINE = {"timeline.config", "timeline.link", "timeline.options", "timeline.recorder"}
+"""What those who record may import of it."""
 
 WITH_TORCH = {"gpu_worker"}
 WORKERS_OWN = {"torch", "transformers", "triton", "accelerate"}

@@ -20,6 +20,7 @@ import openai
 import psutil
 import pytest
 
+import launch
 from client import Client
 from tests.http_server import free_port
 from tests.tiny_models import save, tiny_model
@@ -146,6 +147,10 @@ def test_clients_are_served_until_sigterm(tmp_path: Path, default_model_path: Pa
             second = client.generate_batch(prompts[::-1], max_tokens=8, temperature=0.0)
         assert [each.text for each in first] == [each.text for each in second[::-1]]
         assert first[0].text.startswith(" 6, 7")
+        run.wait_for("to ask it: ")
+        (hint,) = [line.partition("to ask it: ")[2] for line in run.lines if "to ask it: " in line]
+        asked = subprocess.run(hint, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=30)
+        assert asked.stdout == "The capital of France is Paris.\n", asked.stderr
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == 0
         _all_gone(children)
@@ -242,25 +247,35 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--dtype=float8"], "--dtype"),
         (["--served-model-name="], "--served-model-name"),
         (["--revision=main"], "only models from the hub"),
-        (["--chat-template=/no/such/file"], "/no/such/file cannot be read"),
+        (["--chat-template=/no/such/file"], "--chat-template: /no/such/file cannot be read: No such file or directory"),
+        (["--chat-template=broken.jinja"], "broken.jinja: the chat template is broken at line 2: "),
         (["--override-generation-config=[1]"], "must be a JSON object"),
+        (["--lockstep", "--max-plans-in-flight=2"], "give --lockstep, which is --max-plans-in-flight 1, or"),
+        (["--max-tokens=9"], "--max-tokens is for --prompt"),
+        (["--prompt=a", "--max-tokens=0"], "--max-tokens must be at least 1"),
+        (["--http", "--host=203.0.113.1"], "'203.0.113.1' is no address of this machine (elsewhere: --host HOST"),
+        (["--http", "--port=FREE", "--zmq=tcp://127.0.0.1:FREE"], "--zmq ADDRESS"),
+        (["--zmq=tcp://127.0.0.1:FREE", "--run-dir=/dev/null/folder"], "--run-dir PATH"),
+        (["--zmq=tcp://127.0.0.1:FREE", "--max-model-len=100000"], "8192 positions"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_code_2(
     tmp_path: Path, default_model_path: Path, arguments: list[str], word: str
 ) -> None:
     save(tiny_model("grouped queries"), tmp_path / "without-tokenizer")
-    arguments = [each.replace("without-tokenizer", str(tmp_path / "without-tokenizer")) for each in arguments]
+    (tmp_path / "broken.jinja").write_text("fine\n{% if %}")
+    here = {name: str(tmp_path / name) for name in ("without-tokenizer", "broken.jinja")}
+    for name, value in {**here, "FREE": str(free_port())}.items():
+        arguments = [each.replace(name, value) for each in arguments]
     done = subprocess.run([*LAUNCH, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
-    assert word in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert word in line
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--max-model-len=100000"], "8192 positions"),
         (["--max-model-len=512", "--kv-cache-blocks=3"], "needs 32"),
         (["--kv-cache-gib=100000"], "does not fit"),
     ],
@@ -288,6 +303,18 @@ def test_a_busy_port_is_said_before_anything_is_loaded(default_model_path: Path)
     assert f"http://127.0.0.1:{port}: the port is in use" in done.stderr
     assert "worker" not in done.stderr, "a child was started"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("called", "program"), [("/a/folder/launch.py", "python launch.py"), ("/a/folder/bin/stepahead", "stepahead")]
+)
+def test_help_calls_us_what_we_were_called(
+    called: str, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [called])
+    with pytest.raises(SystemExit):
+        launch.main(["--help"])
+    assert capsys.readouterr().out.startswith(f"usage: {program} [-h]")
 
 
 STORIES = [f"Once upon a time there were {number} bears. They" for number in range(8)]
@@ -364,6 +391,8 @@ def test_what_runs_may_finish_after_ctrl_c_unless_it_comes_again(
         assert run.end(END_SECONDS + 1) == 0
         _all_gone(children)
     assert "Traceback" not in run.said
+    assert "stopping: what runs has 30 s to finish; a second Ctrl-C or SIGTERM ends it at once\n" in run.said
+    assert run.lines[-1].endswith("stopped: every process has ended\n")
 
 
 def test_a_child_that_dies_while_requests_finish_is_no_good_end(tmp_path: Path, default_model_path: Path) -> None:

@@ -494,10 +494,11 @@ def test_a_float16_checkpoint_whose_activations_pass_65504_stays_finite(tmp_path
 def test_a_start_tells_what_is_loaded_and_how_fast(tmp_path: Path) -> None:
     folder = save(tiny_model("grouped queries"), tmp_path / "tiny")
     told: list[str] = []
-    engine = start(folder, told)
+    engine = start(folder, told, threads=3)
     engine.device.close()
     assert (engine.model_name, told[0]) == ("tiny", "loading tiny in float32")
-    assert re.fullmatch(r"loaded 0\.00 GB in \d+\.\d s \(\d+\.\d\d GB/s\)", told[1])
+    assert told[1] == "computing on the CPU, with 3 threads"
+    assert re.fullmatch(r"read 0\.00 GB of weights in \d+\.\d s \(\d+\.\d\d GB/s\)", told[2])
     engine = start(folder, told, served_model_name="my/model")
     engine.device.close()
     assert engine.model_name == "my/model"
@@ -512,7 +513,7 @@ def test_loading_tells_its_share_no_more_often_than_it_can_be_read() -> None:
     assert 4.0 / SHARE_SECONDS * 0.8 < len(heard) < 4.0 / SHARE_SECONDS + 1
     assert heard[7][0] == pytest.approx(0.56)
     assert heard[7][1] == "weights  56%, 4.48 of 8.00 GB, 2.00 GB/s, 2 s left"
-    assert meter.summary() == "loaded 8.00 GB in 4.0 s (2.00 GB/s)"
+    assert meter.summary() == "read 8.00 GB of weights in 4.0 s (2.00 GB/s)"
 
 
 @pytest.mark.parametrize("storage", ["safetensors", "gguf"])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.options import lifeline_option, option, parse_options, to_arguments
+from scheduler_proc.config import SchedulingConfig
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,17 @@ def test_a_mistake_ends_in_one_line_that_names_it(arguments: str, why: str, caps
     with pytest.raises(SystemExit) as end:
         parse(*arguments.split())
     assert end.value.code == 2
-    assert why in capsys.readouterr().err.splitlines()[-1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("test: ")
+    assert why in line
+
+
+def test_what_contradicts_itself_is_refused_and_what_is_only_said_twice_is_not() -> None:
+    assert (SchedulingConfig().credit, SchedulingConfig(max_plans_in_flight=3).credit) == (2, 3)
+    assert SchedulingConfig(lockstep=True).credit == 1
+    assert SchedulingConfig(lockstep=True, max_plans_in_flight=1).credit == 1
+    with pytest.raises(ValueError, match="give --lockstep, .* or --max-plans-in-flight 2"):
+        SchedulingConfig(lockstep=True, max_plans_in_flight=2)
 
 
 def test_help_tells_the_defaults_and_hides_what_is_not_for_users(capsys: pytest.CaptureFixture[str]) -> None:

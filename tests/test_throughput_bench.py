@@ -14,6 +14,7 @@ from bench.__main__ import main as bench_main
 from bench.contestant import BenchmarkError, Run
 from bench.transformers_peer import CONTINUOUS, TransformersPeer, _continuous, _static, mode_names
 from bench.workload import Workload, uniform_workload
+from stepahead.progress import Progress
 from tests.tiny_models import tiny_model
 
 
@@ -42,14 +43,18 @@ class Clockwork:
         pass
 
 
-def test_contestants_take_turns_and_each_begins_every_other_time() -> None:
+def test_contestants_take_turns_and_each_begins_every_other_time_and_each_run_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log: list[str] = []
     work = uniform_workload(4, (2, 2), (5, 5), 50, seed=0)
     pair = [Clockwork("a", log, [1.0, 2.0, 4.0]), Clockwork("b", log, [2.0, 2.0, 2.0])]
-    runs = throughput._take_turns([*pair], work, 3)
+    runs = throughput._take_turns([*pair], work, 3, Progress())
     assert log == ["a", "b", "b", "a", "a", "b"]
     assert [one.tokens_per_second for one in runs["a"]] == [20.0, 10.0, 5.0]
     assert runs["b"][0].idle_share == 0.5
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition("] ")[2] for line in told[-2:]] == ["b: run 3 of 3", "b: 10.0 tok/s, in 2.0 s"]
 
 
 def test_the_report_has_every_pair() -> None:
@@ -120,8 +125,28 @@ def test_a_way_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
         return Run(1.0, workload.output_tokens)
 
     monkeypatch.setattr(TransformersPeer, "run", run)
-    assert peer.best(work, work) == {"generate, batches of 4": 20.0, CONTINUOUS: 0.0}
+    assert peer.best(work, work, Progress()) == {"generate, batches of 4": 20.0, CONTINUOUS: 0.0}
     assert peer.mode == "generate, batches of 4"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "words"),
+    [
+        (
+            "throughput",
+            ['"continuous batching"', '"generate, batches of N"', "32, 16, 8", "as in -- --max-num"],
+        ),
+        ("scheduler", ["batch sizes (32 256 1024 4096)", "steps measured for each (600)"]),
+    ],
+)
+def test_help_says_what_may_be_given_and_what_is_taken_otherwise(
+    benchmark: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", benchmark, "--help"])
+    with pytest.raises(SystemExit):
+        bench_main()
+    told = " ".join(capsys.readouterr().out.split())
+    assert [word for word in words if word not in told] == []
 
 
 @pytest.mark.parametrize(

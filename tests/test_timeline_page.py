@@ -18,7 +18,7 @@ from frontend.config import ServeConfig
 from protocol.messages import Submit
 from tests import chromium
 from tests.chromium import Chromium
-from tests.fake_desk import FakeDesk, busy_view
+from tests.fake_desk import FakeDesk, busy_view, even_view
 from tests.page_server import PageServer
 from tests.word_tokenizer import EOS, word, word_text
 
@@ -37,6 +37,11 @@ SPOKEN = SENTENCE.replace(" ", " Ġ").split()
 WORDS = tuple(dict.fromkeys(SPOKEN))
 PACE = 0.01
 STRIP = "return document.getElementById('strip').toDataURL()"
+STRIP_COLOUR = """
+    const canvas = document.getElementById("strip");
+    const pixel = canvas.getContext("2d").getImageData(canvas.width / 2 + 2, canvas.height / 4, 1, 1).data;
+    return "#" + [...pixel.slice(0, 3)].map((value) => value.toString(16).padStart(2, "0")).join("");
+"""
 
 Serve = Callable[..., PageServer]
 
@@ -96,6 +101,26 @@ def test_tokens_arrive_while_the_strip_moves(browser: Chromium, serve: Serve) ->
     assert browser.find("answer").get_attribute("aria-busy") == "false"
     assert browser.find("send").is_displayed()
     assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(
+    ("view", "colour"),
+    [
+        ({"device": 255, "work": 255, "both": 255}, "both"),
+        ({"device": 255, "work": 0, "both": 0}, "device"),
+        ({"device": 0, "work": 255, "both": 0}, "idle"),
+        ({"device": 0, "work": 0, "both": 0}, "nothing"),
+        ({"device": 0, "work": 255, "both": 0, "every": 50}, "nothing"),
+    ],
+    ids=["both at once", "device alone", "device idle", "all idle", "heartbeats"],
+)
+def test_the_strip_has_the_colour_of_what_was_done(
+    browser: Chromium, serve: Serve, view: dict[str, int], colour: str
+) -> None:
+    browser.open(serve(FakeDesk(moving=lambda now: even_view(now, **view))).url)
+    browser.wait(lambda: browser.text("busy") == "0.0 %", "the figures never came")
+    wanted = browser.run(f"return getComputedStyle(document.documentElement).getPropertyValue('--{colour}').trim()")
+    browser.wait(lambda: browser.run(STRIP_COLOUR) == wanted, f"the strip is not {colour}")
 
 
 def test_escape_stops_an_answer_and_the_server_hears_of_it(browser: Chromium, serve: Serve) -> None:
@@ -160,6 +185,7 @@ def test_a_recording_is_started_and_stopped_and_refusals_are_read_out(browser: C
     assert browser.text("record-problem") == ""
     browser.wait(lambda: "spans" in browser.text("record-state"), "nothing is said of it")
     assert browser.text("record-state").startswith("Recording run.json.gz · ")
+    assert browser.find("file").get_attribute("value") == "", "the next recording would want the same file"
     browser.find("record").click()
     browser.wait(lambda: browser.text("record") == "Record", "it was not stopped")
     assert browser.text("record-state").startswith("Recorded run.json.gz · ")

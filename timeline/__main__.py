@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from timeline import collect, comparison, report
+from timeline import collect, comparison, report, start, status, stop
 from timeline.errors import TraceError
 
-SUBCOMMANDS = {"report": report, "compare": comparison}
+SUBCOMMANDS = {"report": report, "compare": comparison, "start": start, "stop": stop, "status": status}
 COLLECT = "collect"
 """The one that is a process of the system, and takes its options as the others do."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from math import inf
 
 from protocol.options import lifeline_option, option
+from timeline.errors import TraceError
 
 ENDINGS = (".json", ".json.gz")
 """Of the names of recordings."""
@@ -27,6 +29,14 @@ class TimelineConfig:
             raise ValueError(f"--timeline must end in .json or .json.gz, got {self.timeline}")
         if not 0 < self.timeline_max_mib < inf:
             raise ValueError(f"--timeline-max-mib must be more than 0 and finite, got {self.timeline_max_mib}")
+
+    def check(self) -> None:
+        """Raise `TraceError` if the file can't be written: before anything starts that takes long."""
+        if self.timeline is not None:
+            try:
+                os.close(os.open(self.timeline, os.O_CREAT | os.O_WRONLY, 0o644))
+            except OSError as error:
+                raise TraceError(f"--timeline {self.timeline}: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)

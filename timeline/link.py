@@ -110,6 +110,7 @@ class TimelineLink:
         if self.socket is not None:
             self.flush()
             self.socket.close(FAREWELL_MILLISECONDS)
+            self.socket = None
 
     def _hear(self, socket: zmq.Socket[bytes]) -> list[TimelineState | View]:
         passed_on: list[TimelineState | View] = []

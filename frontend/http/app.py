@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -10,22 +12,27 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from frontend.callers import Callers
 from frontend.config import ServeConfig
 from frontend.core import SHUTTING_DOWN, FrontendCore
 from frontend.http.answer import Answer
 from frontend.http.body import object_of, read_body
-from frontend.http.errors import RETRY_AFTER, ApiError, unavailable
+from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, unavailable
 from frontend.http.guard import KeyGuard
 from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
 from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
 from frontend.http.timeline import Desk, add_timeline
+from frontend.text_error import MOST_SHOWN, shown
 from protocol.awake_clock import AwakeClock
 from protocol.messages import Chunk, Finish, Generate
 
 MOST_CALLS = 4096
 """Requests that arrive or are answered at the same time; more are told to come back."""
+
+_PARAMETERS = {"token_ids": "prompt"}
+"""What the fields of `Generate` that may be at fault are called here, if not the same."""
 
 
 class Api:
@@ -36,7 +43,7 @@ class Api:
         self._core = core
         self._callers = callers
         self._clock = clock
-        self._most_bytes = int(config.max_body_mib * 2**20)
+        self._most_mib = config.max_body_mib
         self._arriving = 0  # requests whose bodies are being read
         self._started = int(datetime.now(UTC).timestamp())
 
@@ -52,11 +59,12 @@ class Api:
             raise unavailable(f"the server is overloaded: {MOST_CALLS} requests are being answered")
         self._arriving += 1
         try:
-            body = await read_body(request, self._most_bytes)
+            body = await read_body(request, self._most_mib)
             asks, shape = await self._callers.in_turn(lambda: self._read(body, kind, choices))
         finally:
             self._arriving -= 1
-        return Answer(self._callers.join(), asks, shape, self._explain)  # which leaves again, whatever happens
+        explain = partial(self._explain, many=len(asks) > 1)
+        return Answer(self._callers.join(), asks, shape, explain)  # which leaves again, whatever happens
 
     async def models(self) -> Response:
         """List the one model."""
@@ -102,7 +110,7 @@ class Api:
         if model != self._core.served.model:
             raise ApiError(
                 404,
-                f"there is no model {model!r} here; this server serves {self._core.served.model!r}",
+                f'there is no model {shown(model)} here; this server serves "{self._core.served.model}"',
                 param=param,
                 code="model_not_found",
             )
@@ -117,9 +125,12 @@ class Api:
             "max_model_len": self._core.served.max_model_len,
         }
 
-    def _explain(self, chunk: Chunk) -> ApiError:
+    def _explain(self, chunk: Chunk, *, many: bool) -> ApiError:
+        """Say what was wrong with a request, or of `many` with which prompt of it."""
         if chunk.finish == Finish.REFUSED and not self._core.draining:
-            return ApiError(400, chunk.error)
+            param = _PARAMETERS.get(chunk.at_fault, chunk.at_fault) or None
+            where = f"prompt[{chunk.request}]: " if many and param == "prompt" else ""
+            return ApiError(400, where + chunk.error, param=param, code=chunk.code or (param and INVALID_VALUE))
         text = chunk.error or f"the request ended early: {Finish(chunk.finish).name.lower()}"
         # Where a process is missing, another try may succeed; else it is this request that can't be computed.
         if self._core.draining or self._core.trouble(self._clock.now):
@@ -145,6 +156,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     app.get("/health", response_model=None)(api.health)
     app.get("/version", response_model=None)(api.version)
     add_timeline(app, desk)
+    paths = [route.path for route in app.routes if isinstance(route, Route) and not route.param_convertors]
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
@@ -152,7 +164,12 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
-        text = f"{request.method} {request.url.path}: {error.detail.lower()}"
+        what = error.detail.lower()
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            what = f"there is no such path here; there are {', '.join(paths)}"
+        elif error.headers and "Allow" in error.headers:
+            what = f"{what}, only {error.headers['Allow']} is"
+        text = f"{request.method} {request.url.path[:MOST_SHOWN]}: {what}"
         return ApiError(error.status_code, text, headers=error.headers).response()
 
     @app.exception_handler(ClientDisconnect)

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
+from math import isfinite
 from typing import Any, NoReturn
 
 from starlette.requests import Request
 
-from frontend.http.errors import ApiError
-from frontend.text_error import TextError, require_unicode
+from frontend.http.errors import INVALID_VALUE, ApiError
+from frontend.text_error import MOST_SHOWN, TextError, require_unicode, shown
 from protocol.fields import INT64_MAX, INT64_MIN
 
 DEEPEST = 100
 """Levels of lists and objects within each other."""
 
-
 BODY_SECONDS = 60.0
 """How long a body may take to arrive."""
 
 
-async def read_body(request: Request, most_bytes: int) -> bytes:
+async def read_body(request: Request, most_mib: float) -> bytes:
     """Return the body; raises `ApiError` if it is too large or too slow, or does not even say that it is JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(400, f"the body must be JSON, with content-type: application/json; this one is {kind or 'none'}")
+    kind = request.headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != "application/json":
+        came = f"got {shown(kind)}" if kind else "got none"
+        raise ApiError(400, f"the body must be JSON, with content-type: application/json, {came}")
+    packed = request.headers.get("content-encoding", "identity")
+    if packed.lower() != "identity":
+        raise ApiError(400, f"the body must come as it is, without content-encoding, got {shown(packed)}")
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await _read(request, most_bytes)
+            return await _read(request, most_mib)
     except TimeoutError:
         late = f"the body did not arrive within {BODY_SECONDS:g} s"
         raise ApiError(408, late, headers={"connection": "close"}) from None
@@ -36,26 +41,31 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
 def object_of(body: bytes) -> dict[str, Any]:
     """Return the JSON object that a body is; raises `ApiError` for whatever else it is.
 
-    JSON is taken strictly: UTF-8 (no half surrogate pairs, escaped ones included), no NaN and no Infinity, integers of
-    64 bits, `DEEPEST` levels.
+    JSON is taken strictly: UTF-8 (no half surrogate pairs, escaped ones included), no name twice in an object, no NaN
+    and no Infinity, integers of 64 bits, `DEEPEST` levels.
     """
+    if not body:
+        raise ApiError(400, "the body must be a JSON object, and is empty")
     try:
-        document = json.loads(body.decode(), parse_constant=_no_number)
-    except UnicodeDecodeError as error:
-        raise ApiError(400, f"the body is not valid UTF-8: {error.reason} at byte {error.start}") from None
+        document = json.loads(_text(body), object_pairs_hook=_object, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        what = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ApiError(400, f"the body is not valid JSON: {what} at {where}") from None
     except RecursionError:
         raise ApiError(400, f"the body nests deeper than {DEEPEST} levels") from None
-    except ValueError as error:  # json's, and Python's own for integers of thousands of digits
-        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+    except ValueError:  # Python's own, for integers of thousands of digits
+        raise ApiError(400, "an integer in the body does not fit into 64 bits") from None
     if not isinstance(document, dict):
-        raise ApiError(400, "the body must be a JSON object")
+        raise ApiError(400, f"the body must be a JSON object, got {shown(document)}")
     for name, value in document.items():
         _check(name, value)
     return document
 
 
-async def _read(request: Request, most_bytes: int) -> bytes:
-    too_large = ApiError(413, f"the body is larger than {most_bytes} bytes")
+async def _read(request: Request, most_mib: float) -> bytes:
+    most_bytes = int(most_mib * 2**20)
+    too_large = ApiError(413, f"the body is larger than the {most_mib:g} MiB that --max-body-mib allows")
     if int(request.headers.get("content-length", "0")) > most_bytes:
         raise too_large
     body = bytearray()
@@ -66,8 +76,32 @@ async def _read(request: Request, most_bytes: int) -> bytes:
     return bytes(body)
 
 
+def _text(body: bytes) -> str:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"the body is not valid UTF-8: {error.reason} at byte {error.start}") from None
+    if text.startswith("\ufeff"):
+        raise ApiError(400, "the body begins with a byte order mark, which JSON does not have: leave it out")
+    return text
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; which of two values was meant, if a name has them, nobody can know."""
+    whole = dict(pairs)
+    if len(whole) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ApiError(400, f"the body has {shown(twice)} twice in one object")
+    return whole
+
+
 def _no_number(literal: str) -> NoReturn:
-    raise ValueError(f"{literal} is no number")
+    raise ApiError(400, f"the body is not valid JSON: {literal} is no number")
+
+
+def _carried(name: str) -> str:
+    """Return what of a name an answer can carry and should: no half surrogate pairs, and not megabytes."""
+    return name[:MOST_SHOWN].encode(errors="replace").decode()
 
 
 def _check(name: str, value: Any) -> None:
@@ -78,9 +112,11 @@ def _check(name: str, value: Any) -> None:
             if not level:
                 return
             level = _below(level)
+        text = f"nests deeper than {DEEPEST} levels"
     except TextError as error:
-        raise ApiError(400, str(error), param=name.encode(errors="replace").decode()) from None
-    raise ApiError(400, f"{name}: nests deeper than {DEEPEST} levels", param=name)
+        text = str(error)
+    param = _carried(name)
+    raise ApiError(400, f"{param}: {text}", param=param, code=INVALID_VALUE)
 
 
 def _below(level: list[Any]) -> list[Any]:
@@ -94,6 +130,9 @@ def _below(level: list[Any]) -> list[Any]:
         if kind is int:
             if not INT64_MIN <= value <= INT64_MAX:
                 raise TextError("an integer does not fit into 64 bits")
+        elif kind is float:
+            if not isfinite(value):
+                raise TextError("a number is too large")
         elif kind is str:
             require_unicode(value, "a string")
         elif kind is list:

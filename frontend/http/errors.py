@@ -9,6 +9,9 @@ from starlette.responses import JSONResponse, Response
 
 RETRY_AFTER = {"retry-after": "1"}
 
+INVALID_TYPE, INVALID_VALUE = "invalid_type", "invalid_value"
+"""OpenAI's codes for what is wrong with most parameters."""
+
 
 class ApiError(Exception):
     """A request that is answered by an error; the text is for its user."""

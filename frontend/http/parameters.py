@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails
 
-from frontend.http.errors import ApiError
+from frontend.http.errors import INVALID_TYPE, INVALID_VALUE, ApiError
 from frontend.http.unsupported import refuse_unsupported
+from frontend.text_error import shown
 from protocol.fields import INT64_MAX, INT64_MIN
 from protocol.messages import COUNT_MAX, MOST_MESSAGES, MOST_STOP_TOKENS, MOST_STOPS, TEMPERATURE_MAX, Generate
 
 MOST_PROMPTS = 256
 """Prompts of one request: each is a request of its own to the scheduler."""
+
+TOKEN_ID_MAX = 2**32 - 1
+"""The highest number of a token that any model may have; the served one has fewer."""
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for completions. A chat may go on to the end of the context."""
@@ -22,58 +27,84 @@ DEFAULT_MAX_TOKENS = 16
 _Parameters = TypeVar("_Parameters", bound="Parameters")
 
 
+class _WrongError(ValueError):
+    """A parameter is not as it must be."""
+
+    def __init__(self, text: str, *, at: str = "", code: str = INVALID_VALUE) -> None:
+        """Say what is wrong; `at` leads on from the parameter, as in [3]."""
+        super().__init__(text)
+        self.at = at
+        self.code = code
+
+
+def _not_a(rule: str, value: Any, at: str = "") -> _WrongError:
+    return _WrongError(f"must be {rule}, got {shown(value)}", at=at, code=INVALID_TYPE)
+
+
+def _too_many(value: list[Any], most: int, what: str) -> _WrongError:
+    return _WrongError(f"must hold at most {most} {what}, got {len(value)}")
+
+
 def _prompts(value: Any) -> tuple[str | list[int], ...]:
     """Return one prompt or many as many."""
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list):
-        raise ValueError("must be a string, a list of token ids, or a list of either")
-    if value and all(type(each) is int for each in value):
-        value = [value]
-    if not value or any(each in ("", []) for each in value):
-        raise ValueError("must not be empty")
-    if len(value) > MOST_PROMPTS:
-        raise ValueError(f"holds {len(value)} prompts, at most {MOST_PROMPTS} are allowed")
-    for each in value:
-        if not isinstance(each, str):
-            _token_ids(each)
-    if len({type(each) for each in value}) > 1:
-        raise ValueError("must not mix strings and token ids")
-    return tuple(value)
+    if not isinstance(value, str | list):
+        raise _not_a("a string, a list of token ids, or a list of either", value)
+    one = isinstance(value, str) or (bool(value) and all(type(each) is int for each in value))
+    prompts: Any = [value] if one else value
+    if len(prompts) > MOST_PROMPTS:
+        raise _too_many(prompts, MOST_PROMPTS, "prompts")
+    if not prompts:
+        raise _WrongError("must not be empty")
+    if {type(each) for each in prompts} not in ({str}, {list}):
+        raise _not_a("all strings, all token ids, or all lists of token ids", value)
+    for index, each in enumerate(prompts):
+        at = "" if one else f"[{index}]"
+        if not each:
+            raise _WrongError("must not be empty", at=at)
+        if isinstance(each, list):
+            _token_ids(each, at)
+    return tuple(prompts)
 
 
-def _token_ids(value: Any) -> list[int]:
+def _token_ids(value: Any, at: str = "") -> list[int]:
     if not isinstance(value, list):
-        raise ValueError("must be a list of token ids")
-    for token in value:
-        if type(token) is not int or not 0 <= token < 2**32:
-            raise ValueError(f"{str(token)[:40]!r} is no token id")
+        raise _not_a("a list of token ids", value, at)
+    for index, token in enumerate(value):
+        if type(token) is not int:
+            raise _not_a("a token id", token, f"{at}[{index}]")
+        if not 0 <= token <= TOKEN_ID_MAX:
+            raise _WrongError(f"must be from 0 to {TOKEN_ID_MAX}, got {token}", at=f"{at}[{index}]")
     return value
 
 
 def _stop_token_ids(value: Any) -> list[int]:
     ids = [] if value is None else _token_ids(value)
     if len(ids) > MOST_STOP_TOKENS:
-        raise ValueError(f"holds {len(ids)} ids, at most {MOST_STOP_TOKENS} are allowed")
+        raise _too_many(ids, MOST_STOP_TOKENS, "token ids")
     return ids
 
 
 def _stop(value: Any) -> tuple[str, ...]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
-        raise ValueError("must be a string or a list of strings")
+        raise _not_a("a string or a list of strings", value)
     if len(stops) > MOST_STOPS:
-        raise ValueError(f"holds {len(stops)} strings, at most {MOST_STOPS} are allowed")
+        raise _too_many(stops, MOST_STOPS, "strings")
     if "" in stops:
-        raise ValueError("a stop string must not be empty")
+        raise _WrongError("must not be empty", at="" if isinstance(value, str) else f"[{stops.index('')}]")
     return tuple(stops)
 
 
 def _messages(value: Any) -> tuple[dict[str, Any], ...]:
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise ValueError("must be a list of messages")
-    if not 1 <= len(value) <= MOST_MESSAGES:
-        raise ValueError(f"must hold 1 to {MOST_MESSAGES} messages")
+    if not isinstance(value, list):
+        raise _not_a("a list of messages", value)
+    for index, each in enumerate(value):
+        if not isinstance(each, dict):
+            raise _not_a("an object", each, f"[{index}]")
+    if len(value) > MOST_MESSAGES:
+        raise _too_many(value, MOST_MESSAGES, "messages")
+    if not value:
+        raise _WrongError("must not be empty")
     return tuple(value)
 
 
@@ -107,12 +138,6 @@ class Parameters(BaseModel):
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-
-    @model_validator(mode="after")
-    def _only_streams_have_options(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options: only allowed with stream")
-        return self
 
     @property
     def include_usage(self) -> bool:
@@ -171,19 +196,50 @@ class ChatParameters(Parameters):
         return [self.generate(0, self.limit, messages=self.messages)]
 
 
+_TYPES = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "model_type": "an object",
+    "literal_error": "false",  # of the one literal above
+}
+"""What pydantic misses, in our words; the rest are bounds."""
+
+
 def parameters(kind: type[_Parameters], document: Mapping[str, Any]) -> _Parameters:
     """Return the checked parameters; raises `ApiError`, which names the first that is wrong."""
     refuse_unsupported(document, kind.neutral)
     try:
-        return kind.model_validate(document)
+        asked = kind.model_validate(document)
     except ValidationError as error:
-        raise _explained(error) from None
+        raise _explained(error.errors(include_url=False)[0]) from None
+    if asked.stream_options is not None and not asked.stream:
+        text = 'stream_options: only allowed with "stream": true'
+        raise ApiError(400, text, param="stream_options", code=INVALID_VALUE)
+    return asked
 
 
-def _explained(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False)[0]
-    cause = first.get("ctx", {}).get("error")
-    text = str(cause) if isinstance(cause, ValueError) else first["msg"]
-    if not first["loc"]:  # it speaks of several, and names them
-        return ApiError(400, text, param=text.partition(":")[0])
-    return ApiError(400, f"{'.'.join(map(str, first['loc']))}: {text}", param=str(first["loc"][0]))
+def _explained(first: ErrorDetails) -> ApiError:
+    where = ".".join(map(str, first["loc"]))
+    wrong = _wrong(first)
+    return ApiError(400, f"{where}{wrong.at}: {wrong}", param=str(first["loc"][0]), code=wrong.code)
+
+
+def _wrong(first: ErrorDetails) -> _WrongError:
+    kind, value, context = first["type"], first["input"], first.get("ctx", {})
+    if isinstance(cause := context.get("error"), _WrongError):
+        return cause
+    if kind == "missing":
+        return _WrongError("must be given", code="missing_required_parameter")
+    if kind in _TYPES:
+        return _not_a(_TYPES[kind], value)
+    if "ge" in context:
+        return _beyond("at least", context["ge"], value, "below_min_value")
+    return _beyond("at most", context["le"], value, "above_max_value")
+
+
+def _beyond(words: str, bound: float, value: Any, code: str) -> _WrongError:
+    number = "integer" if isinstance(bound, int) else "decimal"  # as the parameter is
+    return _WrongError(f"must be {words} {int(bound)}, got {shown(value)}", code=f"{number}_{code}")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from frontend.http.errors import ApiError
+from frontend.text_error import shown
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
@@ -73,13 +74,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 def refuse_unsupported(document: Mapping[str, Any], neutral_here: Mapping[str, tuple[Any, ...]]) -> None:
     """Raise `ApiError` if a request asks for what can't be served yet; `neutral_here` is its endpoint's own."""
     known = {**NEUTRAL, **neutral_here}
-    for name in document.keys() & known.keys():
-        value, neutral = document[name], known[name]
-        if value is not None and not any(_same(value, each) for each in neutral):
-            also = "".join(f" or {each!r}" for each in neutral)
+    for name, value in document.items():
+        neutral = known.get(name)
+        if neutral is not None and value is not None and not any(_same(value, each) for each in neutral):
+            also = "".join(f" or {shown(each)}" for each in neutral)
             raise ApiError(
                 400,
-                f"{name}: this value is not supported; leave it out, or send null{also}",
+                f"{name}: {shown(value)} is not supported; leave it out, or send null{also}",
                 param=name,
                 code="unsupported_parameter",
             )

@@ -25,6 +25,7 @@ export class Recording {
     const body = !this.on && file ? { file } : undefined;
     try {
       this.show(await json(`timeline/${this.on ? "stop" : "start"}`, { method: "POST", body }));
+      element("file").value = ""; // the next one needs another
     } catch (error) {
       await this.look().catch(() => {}); // somebody else may have started or stopped it
       problem(error.message);

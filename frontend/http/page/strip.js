@@ -6,8 +6,8 @@ const MARGIN_MS = 200; // beyond the left edge, for views that are early or late
 const BAND_HEIGHT = 72; // CSS pixels; style.css has the labels beside them
 const LANE_HEIGHT = 14;
 const LANE_GAP = 8;
-const QUIET = 255 * 0.05; // a bin is quiet if the CPUs do less in it, and the device nothing
-const PAUSE_MS = 100; // as long as this all bins have to be quiet, or it is a gap in the work and not its absence
+const PAUSE_MS = 100; // the device idle for as long as this, and the CPUs too: no gap in the work, but none to be done
+const QUIET = 0.1; // what the CPUs may do in a pause: heartbeats
 
 export class Strip {
   constructor(canvas) {
@@ -77,7 +77,7 @@ export class Strip {
     if (!this.view) return;
     const { bin_ms, count, device, scheduler, worker, both } = this.view;
     const colours = this.colours;
-    const pause = pauses(count, (at) => device[at] === 0 && Math.max(scheduler[at], worker[at]) < QUIET, PAUSE_MS / bin_ms);
+    const pause = pauses(device, (at) => Math.max(scheduler[at], worker[at]) / 255, PAUSE_MS / bin_ms);
     this.rows = [
       row(count, (at) => {
         if (pause[at]) return colours.nothing;
@@ -139,14 +139,21 @@ export class Strip {
   }
 }
 
-// Return for each bin whether it is one of at least `least` quiet ones in a row; what an edge cuts off counts as long.
-function pauses(count, isQuiet, least) {
+// Return for each bin whether it belongs to a pause, of at least `least` bins; what an edge cuts off counts as long.
+function pauses(device, work, least) {
+  const count = device.length;
   const found = new Array(count).fill(false);
   let first = 0;
+  let worked = 0;
   for (let at = 0; at <= count; at += 1) {
-    if (at < count && isQuiet(at)) continue;
-    if (at - first >= least || first === 0 || at === count) found.fill(true, first, at);
+    if (at < count && device[at] === 0) {
+      worked += work(at);
+      continue;
+    }
+    const long = at - first >= least || first === 0 || at === count;
+    if (long && worked < QUIET * (at - first)) found.fill(true, first, at);
     first = at + 1;
+    worked = 0;
   }
   return found;
 }
