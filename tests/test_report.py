@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from tests.made_traces import (
     FORWARD,
     IDLE,
     INTAKE,
+    LAUNCH,
     PLAN,
     SAMPLE,
     SEND,
@@ -38,6 +42,8 @@ from timeline.__main__ import main
 from timeline.figures import DeviceFigures, GapFigures, report
 from timeline.report import text
 from timeline.trace import HOST, read_trace
+
+ROOT = Path(__file__).parent.parent
 
 US = 1000
 """Nanoseconds; hand-made times are microseconds."""
@@ -128,6 +134,27 @@ def test_what_the_device_waited_for_is_named() -> None:
     assert (first.before, first.after) == ((1, 1), (1, 2))
     assert first.causes[0].ns == 50 * US
     assert first.causes[0].share == pytest.approx(0.25)
+
+
+def test_once_the_next_step_is_launched_only_the_device_is_waited_for() -> None:
+    """Step 2 is launched before step 1 ends, and copied in late; step 3 is launched in the gap before it."""
+    gaps = device_of(
+        scheduler(span(SETTLE, 10, 20, 1), span(PLAN, 20, 42, 3)),
+        worker(
+            span(FORWARD, 0, 10, 1), span(LAUNCH, 4, 6, 2), span(SpanKind.COPY_IN, 12, 15, 2), span(FORWARD, 20, 40, 2),
+            span(LAUNCH, 43, 45, 3), span(FORWARD, 50, 60, 3),
+        ),
+    ).gaps  # fmt: skip
+    first, second = sorted(gaps.worst, key=lambda gap: gap.at_ns)
+    assert [(cause.process, cause.span, cause.ns // US) for cause in first.causes] == [
+        ("", "launched, not started", 7), ("worker 0", "copy in", 3)
+    ]  # fmt: skip
+    assert [(cause.process, cause.span, cause.ns // US) for cause in second.causes] == [
+        ("", "launched, not started", 5), ("scheduler", "plan", 2), ("worker 0", "launch", 2), ("", "on the way", 1)
+    ]  # fmt: skip
+    assert {cause.span: cause.ns // US for cause in gaps.causes} == {
+        "launched, not started": 12, "copy in": 3, "plan": 2, "launch": 2, "on the way": 1,
+    }  # fmt: skip
 
 
 def test_the_longest_gaps_come_first_and_are_five_at_most() -> None:
@@ -237,7 +264,12 @@ def test_only_its_own_scheduler_excuses_a_device() -> None:
             scheduler(span(SETTLE, 10, 12, 1, session=1), span(IDLE, 12, 50), name="scheduler 0"),
             scheduler(span(SETTLE, 10, 12, 1, session=2), span(PLAN, 20, 50, 2, session=2), name="scheduler 1"),
             worker(span(FORWARD, 0, 10, 1, session=1), span(FORWARD, 50, 60, 2, session=1), name="worker 0"),
-            worker(span(FORWARD, 0, 10, 1, session=2), span(FORWARD, 50, 60, 2, session=2), name="worker 1"),
+            worker(
+                span(FORWARD, 0, 9, 1, session=2),
+                span(FORWARD, 9, 10),  # of no step: it is nobody's
+                span(FORWARD, 50, 60, 2, session=2),
+                name="worker 1",
+            ),
         )
     )
     one, two = found.devices
@@ -354,6 +386,16 @@ def moments(*spans: Span) -> NDArray[np.bool_]:
     return found
 
 
+def launched_by(process: Process, gaps: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return for each microsecond of a worker's gaps whether the launch of the step behind that gap is over."""
+    launches = {(one.session, one.step): one.end for one in process.spans if one.kind == LAUNCH and one.step}
+    launched = np.zeros(LONGEST, bool)
+    for at in np.flatnonzero(gaps):
+        after = next(one for one in process.spans if one.kind in (FORWARD, SAMPLE) and one.start > at)
+        launched[at] = launches.get((after.session, after.step), LONGEST) <= at
+    return launched
+
+
 @settings(max_examples=50)
 @given(PROCESSES)
 def test_figures_are_what_counting_microseconds_gives(processes: tuple[list[Process], list[Process]]) -> None:
@@ -381,16 +423,20 @@ def test_figures_are_what_counting_microseconds_gives(processes: tuple[list[Proc
         assert device.no_work_ns == (last + 1 - first) * US - device.steady_ns
         assert device.idle_of_run_ns == found.run_ns - device.busy_ns >= device.idle_ns
         assert device.gaps.count == (np.diff(gaps.astype(int)) == 1).sum()
-        everybody = [
-            one for each in (process, *own) for one in each.spans if one.kind not in (FORWARD, SAMPLE, WAIT, IDLE)
-        ]
         causes = {cause.span: 0 for cause in device.gaps.causes}
         for cause in device.gaps.causes:
             causes[cause.span] += cause.ns
-        nobody = gaps & ~moments(*everybody)
-        assert causes.pop("on the way", 0) == nobody.sum() * US
-        for kind in SpanKind:
-            time = sum((moments(one) & gaps).sum() for one in everybody if one.kind == kind)
+        launched = launched_by(process, gaps)
+        copies = [one for one in process.spans if one.kind == SpanKind.COPY_IN]
+        others = [one for each in (process, *own) for one in each.spans if one.kind < WAIT]
+        not_started, on_the_way = gaps & launched, gaps & ~launched
+        assert causes.pop("launched, not started", 0) == (not_started & ~moments(*copies)).sum() * US
+        assert causes.pop("on the way", 0) == (on_the_way & ~moments(*others, *copies)).sum() * US
+        for kind in {one.kind for one in (*others, *copies)}:
+            if kind == SpanKind.COPY_IN:
+                time = (moments(*copies) & gaps).sum()
+            else:
+                time = sum((moments(one) & on_the_way).sum() for one in others if one.kind == kind)
             assert causes.pop(kind.name.lower().replace("_", " "), 0) == time * US
         assert not causes
     hosts = [each for each in (*workers, *schedulers) if any(one.tid == HOST for one in each.spans)]
@@ -418,6 +464,7 @@ def test_sums_hold(processes: tuple[list[Process], list[Process]]) -> None:
         for gap in device.gaps.worst:
             assert all(0 < cause.ns <= gap.ns for cause in gap.causes)
             assert sum(cause.ns for cause in gap.causes) >= gap.ns
+            assert {cause.process for cause in gap.causes} <= {"", device.process, "scheduler"}
     if found.together is not None:
         assert found.together.idle_ns == sum(device.idle_ns for device in found.devices)
         assert found.together.gaps.count == sum(device.gaps.count for device in found.devices)
@@ -470,3 +517,16 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     captured = capsys.readouterr()
     assert captured.err == f"timeline: {tmp_path}/nothing.json: No such file or directory\n"
     assert captured.out == ""
+
+
+@pytest.mark.processes
+def test_who_reads_may_stop_early(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "run.json", *lockstep_run(3))
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "timeline", "report", str(path)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=20)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

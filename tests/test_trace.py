@@ -26,6 +26,7 @@ from tests.made_traces import (
 )
 from timeline import event_stream
 from timeline.errors import TraceError
+from timeline.event_stream import EventStream
 from timeline.trace import Trace, read_trace
 
 SMALL = (
@@ -89,6 +90,19 @@ def test_any_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lay
     assert_same(read_trace(path), expected)
 
 
+def test_one_event_a_line_is_read_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone: list[object] = []
+    one_value = EventStream._value
+
+    def counted(stream: EventStream) -> object:
+        alone.append(one_value(stream))
+        return alone[-1]
+
+    monkeypatch.setattr(EventStream, "_value", counted)
+    assert spans_of(read_trace(write_trace(tmp_path / "run.json", *lockstep_run(200)))) > 2000
+    assert len(alone) < 20, "the head's members, and the last event of a piece"
+
+
 def test_a_bare_list_of_events_is_read(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "run.json", *SMALL)
     path.write_text(json.dumps(json.loads(path.read_text())["traceEvents"]))
@@ -142,10 +156,17 @@ def test_a_gz_file_is_read_up_to_its_cut(tmp_path: Path) -> None:
     assert counts[-1] == spans_of(made_trace(*lockstep_run(8))), "only the check sum is missing"
 
 
+def test_a_gz_file_of_several_members_is_one(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "run.json", *SMALL)
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(gzip.compress(whole[at : at + 200]) for at in range(0, len(whole), 200)))
+    assert_same(read_trace(path), made_trace(*SMALL))
+
+
 def test_damage_in_a_gz_file_ends_it(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "run.json.gz", *lockstep_run(20))
     whole = bytearray(path.read_bytes())
-    whole[len(whole) // 2 :] = bytes(len(whole) - len(whole) // 2)
+    whole[len(whole) // 2 :] = bytes(range(256)) * 4
     path.write_bytes(whole)
     found = read_trace(path)
     assert not found.complete
@@ -167,7 +188,7 @@ def test_a_long_damaged_end_is_not_gathered_in_memory(tmp_path: Path, monkeypatc
     monkeypatch.setattr(event_stream, "PIECE", 4096)
     path = write_trace(tmp_path / "run.json", *SMALL)
     path.write_bytes(path.read_bytes().rstrip(b"]}\n ") + b'}},\n{"ph":"' + b"a" * 200_000)
-    with event_stream.EventStream(path) as stream:
+    with EventStream(path) as stream:
         assert sum(event["ph"] == "X" for event in stream) == 4
         assert len(stream._text) < 4 * 4096
 

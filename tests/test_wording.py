@@ -26,15 +26,13 @@ def test_a_share_is_all_or_nothing_only_if_it_is(share: float | None, written: s
     assert percent(share) == written
 
 
-def test_ratios_near_one_have_more_digits() -> None:
-    assert [times(ratio) for ratio in (None, 1, 1.0042, 1.282, 0.5, 0)] == [
-        "–",
-        "1.00×",
-        "1.0042×",
-        "1.28×",
-        "0.50×",
-        "0.00×",
-    ]
+@pytest.mark.parametrize(
+    ("ratio", "written"),
+    [(None, "–"), (1, "1.00×"), (1.0042, "1.0042×"), (1.282, "1.28×"), (0.5, "0.50×"), (0.0049, "0.0049×"), (0, "0"),
+     (12_345.6, "12,345.60×")],
+)  # fmt: skip
+def test_ratios_near_one_or_none_have_more_digits(ratio: float | None, written: str) -> None:
+    assert times(ratio) == written
 
 
 def test_differences_have_a_sign() -> None:
@@ -42,7 +40,7 @@ def test_differences_have_a_sign() -> None:
 
 
 def test_counts_are_exact_and_rates_are_rounded() -> None:
-    assert [number(each) for each in (None, 1234567, 4285.71, 3.14159)] == ["–", "1,234,567", "4,286", "3.14"]
+    assert [number(each) for each in (None, 5, 1234567, 4285.71, 3.14159)] == ["–", "5", "1,234,567", "4,286", "3.14"]
 
 
 def test_a_table_is_markdown_and_aligned() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,21 @@ from timeline.trace import COMPUTE, COPY_IN, HOST, NOT_WORK, SCHEDULER, Lane, Tr
 StepId = tuple[int, int]
 """(session, step)"""
 
+ON_THE_WAY = "on the way"
+"""Before the next step was launched, and no span accounts for it: messages travel, or a process is being woken."""
+
+NOT_STARTED = "launched, not started"
+"""The next step was launched, and neither ran nor was copied in: it is the device that takes its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Time in which a device waited, who may have been at work for it, and what it is called if none of them was."""
+
+    time: Intervals
+    lanes: tuple[Lane, ...]
+    otherwise: str
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -25,14 +41,17 @@ class Device:
 
     Where its scheduler had nothing to do while the device stood still, all until the end of the last such IDLE span is
     no work: the device had done whatever there was. What follows it, from the arrival of work to the device's start,
-    is a gap like any other. So busy and gaps add up to the steady state, and a gap is time that somebody wasted.
+    is a gap like any other. A scheduler that waits for another of its devices is not IDLE. So busy and gaps add up to
+    the steady state, and a gap is time that somebody wasted.
     """
 
     lane: Lane  # what it computed
     busy: Intervals
     gaps: Intervals
     stopped: Times  # for each gap, when the device stopped: the gap's start, or earlier if no work is between
-    chain: tuple[Lane, ...]  # who must act until the next step starts: its schedulers, its worker, its copy in
+    launched: Times  # for each gap, when the launch of the next step ended; the gap's end if it took longer
+    hosts: tuple[Lane, ...]  # who must act until then: its schedulers and its worker
+    copy_in: tuple[Lane, ...]  # at most one
 
     @property
     def steady(self) -> Intervals:
@@ -46,6 +65,14 @@ class Device:
     def after(self, gap: int) -> StepId:
         """Return the step that a gap was a wait for."""
         return self._step(int(np.searchsorted(self.lane.start, self.gaps.end[gap])))
+
+    def waits(self, which: slice = slice(None)) -> tuple[Wait, Wait]:
+        """Return what the device waited for in some of its gaps, or all: first for the launch, then for the start."""
+        start, end, launched = self.gaps.start[which], self.gaps.end[which], self.launched[which]
+        return (
+            Wait(union(start, launched), (*self.hosts, *self.copy_in), ON_THE_WAY),
+            Wait(union(launched, end), self.copy_in, NOT_STARTED),
+        )
 
     def _step(self, span: int) -> StepId:
         return int(self.lane.session[span]), int(self.lane.step[span])
@@ -82,6 +109,12 @@ def steps_of(device: Device) -> Steps:
     return Steps(time, *counts)
 
 
+def step_keys(lane: Lane) -> NDArray[np.int64]:
+    """Return for each span a number that no other step of a trace has, as long as steps are fewer than 2**32."""
+    keys: NDArray[np.int64] = (lane.session << 32) ^ lane.step
+    return keys
+
+
 def working(lane: Lane) -> NDArray[np.bool_]:
     """Return for each span whether something was done in it."""
     return ~np.isin(lane.kind, NOT_WORK)
@@ -92,10 +125,36 @@ def _device(trace: Trace, lane: Lane) -> Device:
     schedulers = _schedulers(trace, lane)
     no_work = joined([_idle(each) for each in schedulers])
     stopped = busy.gaps()
-    gaps = Intervals(_end_of_last(no_work, stopped), stopped.end)
-    some = gaps.end > gaps.start
-    own = (each for each in trace.lanes if each.pid == lane.pid and each.tid in (HOST, COPY_IN))
-    return Device(lane, busy, Intervals(gaps.start[some], gaps.end[some]), stopped.start[some], (*schedulers, *own))
+    start = _end_of_last(no_work, stopped)
+    some = start < stopped.end
+    gaps = Intervals(start[some], stopped.end[some])
+    own = [each for each in trace.lanes if each.pid == lane.pid]
+    hosts = [each for each in own if each.tid == HOST]
+    return Device(
+        lane=lane,
+        busy=busy,
+        gaps=gaps,
+        stopped=stopped.start[some],
+        launched=_launched(gaps, lane, hosts),
+        hosts=(*schedulers, *hosts),
+        copy_in=tuple(each for each in own if each.tid == COPY_IN),
+    )
+
+
+def _launched(gaps: Intervals, lane: Lane, hosts: Sequence[Lane]) -> Times:
+    """Return for each gap the moment in it from which the next step had been launched."""
+    launched = gaps.end
+    after = np.searchsorted(lane.start, gaps.end)
+    for host in hosts:
+        launches = np.flatnonzero((host.kind == SpanKind.LAUNCH) & (host.step > 0))
+        if len(launches):
+            of_launch = step_keys(host)[launches]
+            order = np.argsort(of_launch, kind="stable")
+            wanted = step_keys(lane)[after]
+            found = launches[order[np.searchsorted(of_launch[order], wanted).clip(max=len(order) - 1)]]
+            known = step_keys(host)[found] == wanted
+            launched = np.where(known, host.end[found].clip(gaps.start, gaps.end), launched)
+    return launched
 
 
 def _schedulers(trace: Trace, lane: Lane) -> list[Lane]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
 import re
 import zlib
@@ -21,6 +20,10 @@ PIECE = 2**20
 """Bytes that are read at once; also, no event and no member of the head is longer."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_GZIP = 16 + zlib.MAX_WBITS
+_GZIP_BYTES = 512
+"""Compressed bytes that are read at once: as many are lost before damage, at most."""
+
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SEPARATOR = re.compile(r"[ \t\n\r,]*")
 
@@ -51,7 +54,7 @@ class EventStream:
             self._file = path.open("rb")
         except (OSError, ValueError) as error:
             raise TraceError(f"{path}: {_reason(error)}") from error
-        self._source: BufferedReader | gzip.GzipFile = self._file
+        self._pieces: Iterator[bytes] = iter(())
 
     def __enter__(self) -> EventStream:
         return self
@@ -64,10 +67,10 @@ class EventStream:
     def __iter__(self) -> Iterator[Event]:
         """Yield all events. Raises `TraceError` if this is no JSON in either form, or can't be read."""
         try:
-            if self._file.peek(2)[:2] == _GZIP_MAGIC:
-                self._source = gzip.GzipFile(fileobj=self._file)
+            is_gzip = self._file.peek(2)[:2] == _GZIP_MAGIC
         except OSError as error:
             raise TraceError(f"{self._path}: {_reason(error)}") from error
+        self._pieces = _unzipped(self._file) if is_gzip else iter(lambda: self._file.read(PIECE), b"")
         try:
             opening = self._character(_SPACE)
         except _CutError:
@@ -154,9 +157,7 @@ class EventStream:
         """Read another piece; False if there was none."""
         while self._more:
             try:
-                read = self._source.read1(PIECE)
-            except (EOFError, zlib.error, gzip.BadGzipFile):  # cut, or damaged: as good as its end
-                read = b""
+                read = next(self._pieces, b"")
             except OSError as error:
                 raise TraceError(f"{self._path}: {_reason(error)}") from error
             self._more = bool(read)
@@ -165,6 +166,25 @@ class EventStream:
                 self._text, self._at = self._text[self._at :] + text, 0
                 return True
         return False
+
+
+def _unzipped(file: BufferedReader) -> Iterator[bytes]:
+    """Yield what a gzip file holds, in pieces; where it is cut or damaged, it ends."""
+    state = zlib.decompressobj(wbits=_GZIP)
+    piece = bytearray()
+    try:
+        while read := file.read(_GZIP_BYTES):
+            piece += state.decompress(read)
+            while state.unused_data:  # another member, as parallel compressors make them
+                read, state = state.unused_data, zlib.decompressobj(wbits=_GZIP)
+                piece += state.decompress(read)
+            if len(piece) >= PIECE:
+                yield bytes(piece)
+                piece.clear()
+    except zlib.error:
+        pass
+    if piece:
+        yield bytes(piece)
 
 
 def _reason(error: Exception) -> str:

@@ -9,23 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages import SpanKind
-from timeline.device import Device, StepId, Steps, devices, steps_of, working
-from timeline.intervals import Intervals, joined, union
+from timeline.device import Device, StepId, Steps, Wait, devices, step_keys, steps_of, working
+from timeline.intervals import joined, union
 from timeline.trace import FRONTEND, HOST, SCHEDULER, WORKER, Lane, Trace, name_of
 
 WORST_GAPS = 5
 
 STEP_KINDS = ("decode", "mixed", "prefill")
 
-ON_THE_WAY = "on the way"
-"""What is called what no span accounts for: messages that travel, and processes that are being woken."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What was done while a device was idle, for how long, and which share of the idle time that is.
+    """What an idle device waited for, for how long, and which share of the idle time that is.
 
-    `process` is empty for `ON_THE_WAY`. Processes work at the same time, so shares may add up to more than 1.
+    Until the next step was launched, that is what schedulers and worker did; after it, only what was copied in. Where
+    no span accounts for it, `process` is empty and `span` is `ON_THE_WAY` or `NOT_STARTED`. Processes work at the same
+    time, so shares may add up to more than 1.
     """
 
     process: str
@@ -229,38 +228,39 @@ def _gaps(of: Sequence[Device]) -> GapFigures:
         p99_ns=p99,
         max_ns=int(length.max()) if len(length) else None,
         worst=tuple(_gap(of[whose[each]], int(which[each])) for each in worst),
-        causes=_causes([(device.gaps, device.chain) for device in of]),
+        causes=_causes([wait for device in of for wait in device.waits()]),
     )
 
 
 def _gap(device: Device, index: int) -> Gap:
-    only = Intervals(device.gaps.start[index : index + 1], device.gaps.end[index : index + 1])
+    start, end = int(device.gaps.start[index]), int(device.gaps.end[index])
     return Gap(
         process=device.lane.process,
-        at_ns=int(only.start[0]),
-        ns=only.total,
+        at_ns=start,
+        ns=end - start,
         before=device.before(index),
         after=device.after(index),
-        after_no_work=bool(device.stopped[index] < only.start[0]),
-        causes=_causes([(only, device.chain)]),
+        after_no_work=bool(device.stopped[index] < start),
+        causes=_causes(device.waits(slice(index, index + 1))),
     )
 
 
-def _causes(of: Sequence[tuple[Intervals, Sequence[Lane]]]) -> tuple[Cause, ...]:
-    """Return what the lanes beside each set of gaps did in them, longest first."""
-    total = sum(gaps.total for gaps, _ in of)
+def _causes(waits: Sequence[Wait]) -> tuple[Cause, ...]:
+    """Return what was done while somebody waited, longest first."""
+    total = sum(wait.time.total for wait in waits)
     times: dict[tuple[str, str], int] = {}
-    nobody = total
-    for gaps, lanes in of:
-        done = [(lane, working(lane)) for lane in lanes]
-        nobody -= gaps.overlap(joined([union(lane.start[work], lane.end[work]) for lane, work in done]))
+    for wait in waits:
+        done = [(lane, working(lane)) for lane in wait.lanes]
+        otherwise = wait.time.total - wait.time.overlap(
+            joined([union(lane.start[at], lane.end[at]) for lane, at in done])
+        )
+        if otherwise:
+            times["", wait.otherwise] = times.get(("", wait.otherwise), 0) + otherwise
         for lane, work in done:
-            overlap = gaps.within(lane.start, lane.end)
+            overlap = wait.time.within(lane.start, lane.end)
             for kind in np.unique(lane.kind[work & (overlap > 0)]):
                 key = lane.process, name_of(kind)
                 times[key] = times.get(key, 0) + int(overlap[lane.kind == kind].sum())
-    if nobody:
-        times["", ON_THE_WAY] = nobody
     causes = [Cause(process, span, ns, ns / total) for (process, span), ns in times.items()]
     return tuple(sorted(causes, key=lambda cause: -cause.ns))
 
@@ -289,7 +289,7 @@ def _steps(of: Sequence[Steps]) -> tuple[StepFigures, ...]:
 def _process(lane: Lane, found: Sequence[Device]) -> ProcessFigures:
     work = working(lane)
     cpu = union(lane.start[work], lane.end[work])
-    own = [device.busy for device in found if lane.role == FRONTEND or any(each is lane for each in device.chain)]
+    own = [device.busy for device in found if lane.role == FRONTEND or any(each is lane for each in device.hosts)]
     hidden = cpu.overlap(joined(own)) if own else None
     spans = []
     for kind in np.unique(lane.kind[work]):
@@ -311,7 +311,7 @@ def _settled(trace: Trace, steady_ns: int) -> SettledFigures | None:
     lanes = [lane for lane in trace.lanes if (lane.kind == SpanKind.SETTLE).any()]
     for lane in lanes:
         settle, plan = lane.kind == SpanKind.SETTLE, lane.kind == SpanKind.PLAN
-        step = (lane.session << 32) ^ lane.step
+        step = step_keys(lane)
         tokens += int(lane.tokens[settle].sum())
         rows += int(lane.rows[plan & np.isin(step, step[settle])].sum())
         wasted += int(lane.wasted[settle & np.isin(step, step[plan])].sum())
@@ -337,7 +337,7 @@ def _problems(trace: Trace, found: Sequence[Device], settled: SettledFigures | N
     problems += [
         f"No scheduler of {device.lane.process}'s steps is there: for it, time without work counts as idle."
         for device in found
-        if SCHEDULER in roles and not any(lane.role == SCHEDULER for lane in device.chain)
+        if SCHEDULER in roles and not any(lane.role == SCHEDULER for lane in device.hosts)
     ]
     if found and not any(len(steps_of(device).time) for device in found):
         problems.append("No span of a device names its step.")

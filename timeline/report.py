@@ -57,12 +57,12 @@ def _parts(found: Report) -> Iterator[str]:
     if found.together is not None and found.together.gaps.count:
         gaps = found.together.gaps
         yield table(
-            ["while a device was idle", "time", "of idle time"],
+            ["what idle devices waited for", "time", "of idle time"],
             [[_doing(cause), duration(cause.ns), percent(cause.share)] for cause in gaps.causes[:CAUSES_OF_ALL]],
         )
         several = len(found.devices) > 1
         yield table(
-            ["longest gaps: at", "idle for", "between steps", "meanwhile"],
+            ["longest gaps: at", "idle for", "between steps", "waiting for"],
             [[_at(gap, several), duration(gap.ns), *_around(gap)] for gap in gaps.worst],
             left=4,
         )

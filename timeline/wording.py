@@ -40,10 +40,11 @@ def number(value: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """Return a ratio as "1.28×"; what is nearly 1 gets more digits."""
+    """Return a ratio as "1.28×"; what is nearly 1 or 0 gets more digits."""
     if ratio is None:
         return UNKNOWN
-    return f"{ratio:,.{4 if 0.99 < ratio < 1.01 and ratio != 1 else 2}f}×"
+    digits = 4 if ratio < 0.1 or (0.99 < ratio < 1.01 and ratio != 1) else 2
+    return f"{ratio:,.{digits}f}×" if ratio else "0"
 
 
 def points(difference: float | None) -> str:
