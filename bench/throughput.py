@@ -68,7 +68,7 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
         ways = ", ".join(map(repr, mode_names(given.requests)))
         raise BenchmarkError(f"--way must be one of {ways}, not {given.way!r}")
     _check(given)
-    path = locate(given.model)
+    path = locate(given.model, need_weights="dummy" not in " ".join(given.launch_options))
     vocab_size = describe(path).vocab_size
     workload = uniform_workload(
         given.requests, tuple(given.input_lengths), tuple(given.output_lengths), vocab_size, given.seed
