@@ -30,8 +30,13 @@ class Served:
         """Start launch.py with `arguments` and wait until it serves; raises `BenchmarkError` with what it said."""
         self.name = name
         self._directory = PrivateDirectory()
-        self._address = self._directory.address("clients")
-        where = [f"--zmq={self._address}", f"--run-dir={self._directory.path}", "--no-http"]
+        self.address = self._directory.address("clients")
+        where = [
+            f"--zmq={self.address}",
+            f"--timeline-dir={self._directory.path}",
+            f"--run-dir={self._directory.path}",
+            "--no-http",
+        ]
         self._said = self._directory.path / "log"
         with self._said.open("wb") as log:
             self._process = subprocess.Popen([sys.executable, "-m", "launch", *where, *arguments], stderr=log)
@@ -45,7 +50,7 @@ class Served:
         deadline = time.monotonic() + START_SECONDS
         while self._process.poll() is None and time.monotonic() < deadline:
             try:
-                async with AsyncClient(self._address, connect_seconds=1.0) as client:
+                async with AsyncClient(self.address, connect_seconds=1.0) as client:
                     await client.generate([1], max_tokens=1)
                 return
             except StepaheadError:
@@ -61,7 +66,7 @@ class Served:
         return Run(seconds, workload.output_tokens, self._busy_seconds() - busy)
 
     async def _answers(self, workload: Workload) -> None:
-        async with AsyncClient(self._address) as client:
+        async with AsyncClient(self.address) as client:
             asked = [
                 client.generate(prompt, max_tokens=length, temperature=0.0, ignore_eos=True)
                 for prompt, length in zip(workload.prompts, workload.output_lengths, strict=True)

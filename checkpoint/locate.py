@@ -59,12 +59,15 @@ def locate(
         if name is None:
             raise CheckpointError(f"{model}: no such file or folder (and a model on the hub is named org/name)")
         path = fetch(name, revision, tell, weights=need_weights, check=check)
-    found = path if path.is_file() else _inside(path, need_weights)
-    if found.is_file() and found.suffix != ".gguf":
-        refuse_file(found)
-    check(found)
-    if found.is_dir() and need_weights:
-        read_index(found)
+    try:
+        found = path if path.is_file() else _inside(path, need_weights)
+        if found.is_file() and found.suffix != ".gguf":
+            refuse_file(found)
+        check(found)
+        if found.is_dir() and need_weights:
+            read_index(found)
+    except OSError as error:  # most of all a folder that its user may not enter
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     return found
 
 

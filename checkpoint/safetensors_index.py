@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -43,8 +44,8 @@ def safetensors_files(folder: Path) -> list[Path]:
         return [folder / SINGLE] if (folder / SINGLE).is_file() else []
     files = [folder / name for name in sorted(set(where.values()))]
     for file in files:
-        if not file.is_file():
-            raise CheckpointError(f"{folder / INDEX}: names the shard {file.name}, which is missing")
+        if not os.path.isfile(file):
+            raise CheckpointError(f"{folder / INDEX}: names the shard {file.name!a:.200}, which is missing")
     return files
 
 
@@ -82,7 +83,8 @@ def _weight_map(folder: Path) -> dict[str, str] | None:
     where = read_json(path).get("weight_map")
     if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
         raise CheckpointError(f"{path}: weight_map must map tensors to files")
-    if (folder / SINGLE).is_file() and not any((folder / name).is_file() for name in set(where.values())):
+    # Unlike the path's method, the system's takes any name.
+    if (folder / SINGLE).is_file() and not any(os.path.isfile(folder / name) for name in set(where.values())):
         return None
     return where
 
@@ -97,7 +99,9 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
             text = file.read(length) if 0 < length <= _LARGEST_HEADER else b"null"
         header = json.loads(text, object_pairs_hook=lambda pairs: _each_once(pairs, path))
         size = path.stat().st_size - 8 - length
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: safetensors header cannot be read; is the file complete?") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: not a safetensors file")

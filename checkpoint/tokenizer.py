@@ -62,7 +62,10 @@ def _folder_tokenizer(folder: Path) -> Tokenizer:
     file = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises its bare base class for whatever is wrong inside
+        tokenizer.encode("a")  # some damage shows when it is used, and not before
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises its bare base class for whatever is wrong inside, or panics
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     # Left over from training in some files: they would cut or fill prompts in silence.
     tokenizer.no_truncation()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -118,6 +119,7 @@ class FrontendProcess:
             undo.callback(self._timeline.close)
             self._recorder = self._timeline.recorder
             self._desk = TimelineDesk(self._timeline)
+            self._questions: set[asyncio.Task[None]] = set()  # asyncio itself does not hold on to them
             intake = Intake(text, defaults, lambda: seeds.getrandbits(64), self._recorder)
             self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
             self._wake = Wake(stop)
@@ -198,17 +200,18 @@ class FrontendProcess:
         else:
             self._core.hear_client(received.peer, message, now)
             if isinstance(message, StartTimeline | StopTimeline | AskTimeline):
-                self._ask_timeline(received.peer, message)
+                task = asyncio.create_task(self._ask_timeline(received.peer, message))
+                self._questions.add(task)
+                task.add_done_callback(self._questions.discard)
         return True
 
-    def _ask_timeline(self, peer: bytes, question: Question) -> None:
-        def answer(state: TimelineState) -> None:
-            self._core.answer(peer, state, self._clock.now)
-
+    async def _ask_timeline(self, peer: bytes, question: Question) -> None:
         try:
-            self._desk.put(question, answer)
+            state = await self._desk.ask(question)
         except TimelineUnavailableError as error:
-            answer(TimelineState(question.request, False, "", 0.0, 0, 0, refusal=str(error), problem=""))
+            state = TimelineState(question.request, False, "", 0.0, 0, 0, refusal=str(error), problem="")
+        self._core.answer(peer, state, self._clock.now)
+        self._wake.set()
 
     def _speak_to_schedulers(self, now: float) -> None:
         for link, dealer in zip(self._core.links, self._dealers, strict=True):

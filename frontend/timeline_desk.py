@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -33,7 +33,7 @@ class TimelineDesk:
         """Ask over the process's `link`."""
         self._link = link
         self._numbers = count(1)
-        self._askers: dict[int, Callable[[TimelineState], None]] = {}
+        self._asked: dict[int, asyncio.Future[TimelineState]] = {}
         self._view: View | None = None
         self._watched = 0
 
@@ -47,36 +47,25 @@ class TimelineDesk:
         if nanoseconds() - self._watched >= WATCH_NANOSECONDS and self._link.say(Watch()):
             self._watched = nanoseconds()
 
-    def put(self, question: Question, answer: Callable[[TimelineState], None]) -> int:
-        """Ask the collector; `answer` is called with what it says, by the number that was asked with.
-
-        Returns a number for `withdraw`. Raises `TimelineUnavailableError` if there is nobody to ask.
-        """
+    async def ask(self, question: Question) -> TimelineState:
+        """Return what the collector answers. Raises `TimelineUnavailableError` if it does not."""
         number = next(self._numbers)
         if not self._link.say(replace(question, request=number)):
             raise TimelineUnavailableError(UNAVAILABLE)
-        self._askers[number] = lambda state: answer(replace(state, request=question.request))
-        return number
-
-    def withdraw(self, number: int) -> None:
-        """Wait for an answer no longer."""
-        self._askers.pop(number, None)
-
-    async def ask(self, question: Question) -> TimelineState:
-        """Return what the collector answers. Raises `TimelineUnavailableError`."""
         answered: asyncio.Future[TimelineState] = asyncio.get_running_loop().create_future()
-        number = self.put(question, answered.set_result)
+        self._asked[number] = answered
         try:
-            return await asyncio.wait_for(answered, ANSWER_SECONDS)
+            state = await asyncio.wait_for(answered, ANSWER_SECONDS)
         except TimeoutError:
             raise TimelineUnavailableError(UNAVAILABLE) from None
         finally:
-            self.withdraw(number)
+            del self._asked[number]
+        return replace(state, request=question.request)
 
     def hear(self, said: Iterable[TimelineState | View]) -> None:
         """Take what the collector has said."""
         for message in said:
             if isinstance(message, View):
                 self._view = message
-            elif (asker := self._askers.pop(message.request, None)) is not None:
-                asker(message)
+            elif (answered := self._asked.get(message.request)) is not None and not answered.done():
+                answered.set_result(message)

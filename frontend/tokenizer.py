@@ -2,7 +2,7 @@
 
 from tokenizers import Tokenizer
 
-from frontend.text_error import require_unicode
+from frontend.text_error import TextError, require_unicode
 
 
 class TextTokenizer:
@@ -22,7 +22,12 @@ class TextTokenizer:
 
         With `add_special`, what the tokenizer itself puts around a text (BOS, EOS) is added. Turn it off for a
         rendered chat: its template has written these already. The list may be empty. A lone surrogate raises
-        `TextError`.
+        `TextError`, and so does a text for which this tokenizer has no ids.
         """
         require_unicode(text, "the text")
-        return self.tokenizer.encode(text, add_special_tokens=add_special).ids
+        try:
+            return self.tokenizer.encode(text, add_special_tokens=add_special).ids
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic inside of the library is no Exception; neither may end the server
+            raise TextError(f"the model's tokenizer cannot read this text: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
 from checkpoint import CheckpointError, ForeignConfig, ModelConfig
@@ -19,6 +18,8 @@ _MOST = {
     "threads": 2**10,
 }
 """Beyond these nothing real is meant, and arrays sized by them would fail in stranger words."""
+
+_MOST_GIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class EngineConfig:
                 f"--max-batch-tokens {self.max_batch_tokens} is less than --max-num-seqs {self.max_num_seqs}: "
                 "a step must have room for one token of every running request"
             )
-        if self.kv_cache_gib is not None and not 0 < self.kv_cache_gib < inf:
-            raise ValueError(f"--kv-cache-gib must be more than 0 and finite, got {self.kv_cache_gib}")
+        if self.kv_cache_gib is not None and not 0 < self.kv_cache_gib <= _MOST_GIB:
+            raise ValueError(f"--kv-cache-gib must be more than 0 and at most {_MOST_GIB}, got {self.kv_cache_gib}")
         if self.kv_cache_blocks is not None and self.kv_cache_gib is not None:
             raise ValueError("give --kv-cache-blocks or --kv-cache-gib, not both")
 

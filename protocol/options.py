@@ -43,13 +43,28 @@ def parse_options(
 
 
 def _made(config: type[Any], values: dict[str, Any]) -> Any:
+    hints = get_type_hints(config)
     own = {}
     for field in dataclasses.fields(config):
         value = values[field.name]
         if value is None:
             value = field.default
-        own[field.name] = tuple(value) if isinstance(value, list) else value
+        elif value == []:
+            value = _two_dashes(field, hints[field.name])
+        elif isinstance(value, list):
+            value = tuple(_two_dashes(field, hints[field.name]) if item == [] else item for item in value)
+        own[field.name] = value
     return config(**own)
+
+
+def _two_dashes(field: dataclasses.Field[Any], hint: Any) -> str:
+    """Return what stood behind an option's equals sign if argparse has made an empty list of it.
+
+    Some versions take it for the end of the options.
+    """
+    if hint is not str and str not in get_args(hint):
+        raise ValueError(f"{_name(field.name)}: invalid value: '--'")
+    return "--"
 
 
 def to_arguments(*configs: Any) -> list[str]:

@@ -80,7 +80,7 @@ class Chromium:
 
     def complaints(self) -> list[str]:
         """Take the warnings and errors that the console has shown since the last time."""
-        entries = self._driver.get_log("browser")
+        entries = self._driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
 
     @contextmanager

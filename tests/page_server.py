@@ -25,7 +25,7 @@ class PageServer:
         """Begin to serve."""
         self.port = free_port()
         self.desk = desk
-        self._make = lambda: HttpDriver(text, script, desk=desk, **settings)
+        self._make: Callable[[], HttpDriver] = lambda: HttpDriver(text, script, desk=desk, **settings)
         self._up = threading.Event()
         self.come_back()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -545,6 +547,33 @@ def test_a_damaged_shard_is_found_without_loading(folder: Path) -> None:
     ):
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match="model.safetensors"):
+            locate(str(folder))
+
+
+@pytest.mark.parametrize("verb", ["is_file", "open"])
+def test_what_its_user_may_not_read_is_said_in_one_line(
+    verb: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = getattr(Path, verb)
+
+    def denied(path: Path, *rest: Any, **options: Any) -> Any:
+        if path.name == "model.safetensors":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return usual(path, *rest, **options)
+
+    monkeypatch.setattr(Path, verb, denied)  # to root nothing is forbidden
+    with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
+        locate(str(folder))
+
+
+def test_an_index_whose_names_no_file_can_have_is_refused(folder: Path) -> None:
+    for name in ("x" * 5000, "x\0y", "\ud800"):
+        change_json(folder / "model.safetensors.index.json", weight_map={"model.norm.weight": name})
+        locate(str(folder))  # left over from another model: none of its shards is there
+    (folder / "model.safetensors").unlink()
+    for name in ("x" * 5000, "x\0y", "\ud800"):
+        change_json(folder / "model.safetensors.index.json", weight_map={"model.norm.weight": name})
+        with pytest.raises(CheckpointError, match="names the shard .* which is missing"):
             locate(str(folder))
 
 

@@ -231,6 +231,7 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--prompt="], "empty"),
         (["--start-timeout=inf"], "--start-timeout"),
         (["--kv-cache-gib=nan"], "--kv-cache-gib"),
+        (["--kv-cache-gib=1e300"], "--kv-cache-gib"),
         (["--threads=100000000000"], "--threads"),
         (["--seed=99999999999999999999999"], "--seed"),
         (["--max-batch-tokens=5000000000"], "--max-batch-tokens"),

@@ -47,6 +47,10 @@ def test_each_option_reaches_its_own_config() -> None:
     assert parse(*given.split()) == (Config("x", ("a", "b"), 5, 0.5, True, False, "b"), Other(7))
 
 
+def test_two_dashes_behind_an_equals_sign_are_a_text_like_any_other() -> None:
+    assert parse("--needed=--", "--many=a", "--many=--") == (Config("--", ("a", "--")), Other())
+
+
 @given(
     st.builds(
         Config,
@@ -74,6 +78,8 @@ def test_arguments_come_back_as_the_same_config(config: Config, other: Other) ->
         ("--needed x --count many", "--count"),
         ("--needed x --kind c", "--kind"),
         ("--needed x --count -1", "--count must not be negative"),
+        ("--needed x --count=--", "--count"),
+        ("--needed x --kind=--", "--kind"),
         ("--needed x stray", "stray"),
     ],
 )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -39,6 +42,8 @@ from timeline.__main__ import main
 from timeline.figures import DeviceFigures, GapFigures, report
 from timeline.report import text
 from timeline.trace import HOST, read_trace
+
+ROOT = Path(__file__).parent.parent
 
 US = 1000
 """Nanoseconds; hand-made times are microseconds."""
@@ -512,3 +517,16 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     captured = capsys.readouterr()
     assert captured.err == f"timeline: {tmp_path}/nothing.json: No such file or directory\n"
     assert captured.out == ""
+
+
+@pytest.mark.processes
+def test_who_reads_may_stop_early(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "run.json", *lockstep_run(3))
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "timeline", "report", str(path)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=20)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

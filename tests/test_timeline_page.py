@@ -85,7 +85,7 @@ def serve() -> Iterator[Serve]:
 def test_tokens_arrive_while_the_strip_moves(browser: Chromium, serve: Serve) -> None:
     browser.open(serve().url)
     browser.wait(lambda: browser.text("busy") == "99.4 %", "the figures never came")
-    assert browser.text("model") == "words"
+    browser.wait(lambda: browser.text("model") == "words", "the model has no name")
     assert browser.text("health") == "Serving"
     figures = {id: browser.text(id) for id in ("step", "tokens", "running", "waiting", "kv")}
     assert figures == {"step": "8.1 ms", "tokens": "3,871", "running": "32", "waiting": "5", "kv": "67 %"}
@@ -219,10 +219,12 @@ def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(brows
 def test_the_key_is_asked_for_and_used(browser: Chromium, serve: Serve) -> None:
     browser.open(serve(config=ServeConfig(api_key="secret")).url)
     browser.wait(lambda: browser.focus == "key", "nobody asks for the key")
+    assert browser.text("strip-note") == "Waiting for the API key"
     browser.press("wrong", Keys.ENTER)
     browser.wait(lambda: browser.text("key-problem") == "The key is wrong.", "a wrong key goes unnoticed")
     browser.press("secret", Keys.ENTER)
     browser.wait(lambda: browser.text("busy") == "99.4 %", "the key is not used")
+    browser.wait(lambda: browser.text("model") == "words", "the key is not used everywhere")
     assert not browser.find("key-form").is_displayed()
     browser.complaints()
     browser.press("hello", Keys.ENTER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -19,10 +20,11 @@ from client import Client
 from protocol.messages import SpanKind
 from tests.http_server import free_port
 from tests.test_launch import ROOT, Launched, launched
-from tests.tiny_models import save, tiny_model
+from tests.word_model import write_word_model
 from timeline.trace import COMPUTE, HOST, Trace, read_trace
 
-SMALL = ["--max-model-len=256", "--max-num-seqs=4", "--kv-cache-blocks=64", "--device=cpu", "--threads=1"]
+SMALL = ["--max-model-len=256", "--max-num-seqs=4", "--kv-cache-blocks=64", "--device=cpu", "--threads=1",
+         "--load-format=dummy", "--seed=1"]  # fmt: skip
 TOKENS = 20
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -30,7 +32,12 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(save(tiny_model("grouped queries"), tmp_path_factory.mktemp("model")))
+    """A model whose steps take longer than to plan them."""
+    folder = write_word_model(tmp_path_factory.mktemp("model"), "one", "two", "three")
+    config = json.loads((folder / "config.json").read_text())
+    larger = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 4}
+    (folder / "config.json").write_text(json.dumps(config | larger))
+    return str(folder)
 
 
 @pytest.fixture

@@ -255,6 +255,46 @@ def test_a_lone_surrogate_is_refused_in_words(text: str) -> None:
         TextTokenizer(byte_level_tokenizer()).encode(text)
 
 
+def broken(**changes: Any) -> str:
+    """Return the tiny byte-level tokenizer's file with parts of it replaced."""
+    return json.dumps(json.loads(byte_level_tokenizer().to_str()) | changes)
+
+
+NO_IDS_BUT_FOR_A = {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}
+PANICS_AT_BOS: dict[str, Any] = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}],
+}
+PANICS_AT_BOS |= {"pair": [], "special_tokens": {}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": NO_IDS_BUT_FOR_A, "pre_tokenizer": None, "post_processor": None, "added_tokens": []},
+        {"post_processor": PANICS_AT_BOS},
+    ],
+)
+def test_a_text_that_a_tokenizer_has_no_ids_for_is_refused_in_words(changes: dict[str, Any]) -> None:
+    tokenizer = TextTokenizer(Tokenizer.from_str(broken(**changes)))
+    with pytest.raises(TextError, match="the model's tokenizer cannot read this text"):
+        tokenizer.encode("abc")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"post_processor": PANICS_AT_BOS},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}},
+        {"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}, "post_processor": None},
+    ],
+)
+def test_a_tokenizer_that_fails_when_it_is_used_is_refused_by_name(changes: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(broken(**changes))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be read"):
+        load_text(tmp_path)
+
+
 def test_an_escaped_emoji_is_a_character_like_any_other() -> None:
     tokenizer = TextTokenizer(byte_level_tokenizer())
     assert tokenizer.encode(json.loads('"\\ud83d\\ude00"')) == tokenizer.encode("😀")

@@ -40,7 +40,7 @@ def test_differences_have_a_sign() -> None:
 
 
 def test_counts_are_exact_and_rates_are_rounded() -> None:
-    assert [number(each) for each in (None, 1234567, 4285.71, 3.14159)] == ["–", "1,234,567", "4,286", "3.14"]
+    assert [number(each) for each in (None, 5, 1234567, 4285.71, 3.14159)] == ["–", "5", "1,234,567", "4,286", "3.14"]
 
 
 def test_a_table_is_markdown_and_aligned() -> None:

@@ -41,7 +41,8 @@ class Device:
 
     Where its scheduler had nothing to do while the device stood still, all until the end of the last such IDLE span is
     no work: the device had done whatever there was. What follows it, from the arrival of work to the device's start,
-    is a gap like any other. So busy and gaps add up to the steady state, and a gap is time that somebody wasted.
+    is a gap like any other. A scheduler that waits for another of its devices is not IDLE. So busy and gaps add up to
+    the steady state, and a gap is time that somebody wasted.
     """
 
     lane: Lane  # what it computed

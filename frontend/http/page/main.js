@@ -32,9 +32,9 @@ async function live() {
 function lost(error) {
   strip.show(null);
   clearFigures();
-  if (error instanceof Gone) note("The server does not answer. Trying again …");
+  if (error instanceof Gone) note(`${error.message} Trying again …`);
+  else if (error.status === 401) askForKey();
   else note(error.message);
-  if (error.status === 401) askForKey();
 }
 
 function note(text) {
@@ -78,6 +78,7 @@ function health(state, text) {
 
 function askForKey() {
   const form = element("key-form");
+  note("Waiting for the API key");
   if (!form.hidden) return;
   form.hidden = false;
   if (sessionStorage.length) element("key-problem").textContent = "The key is wrong.";

@@ -2,8 +2,6 @@
 
 const KEY = "stepahead-api-key"; // in this tab's storage: gone when the tab is
 
-export const GONE = "The server does not answer.";
-
 export class Refusal extends Error {
   // The server has answered, but not with what was asked for.
   constructor(status, message) {
@@ -15,7 +13,7 @@ export class Refusal extends Error {
 export class Gone extends Error {
   // Nobody has answered.
   constructor() {
-    super(GONE);
+    super("The server does not answer.");
   }
 }
 
