@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from frontend.http.body import object_of, read_body
 from frontend.http.errors import ApiError, unavailable
-from frontend.http.page_files import PAGE_PATHS, page_file
+from frontend.http.page_files import PAGE_PATH, PAGE_PATHS, page_file
 from frontend.text_error import MOST_SHOWN, shown
 from frontend.timeline_desk import Question, TimelineUnavailableError
 from protocol.messages import AskTimeline, StartTimeline, StopTimeline, TimelineState, View
@@ -85,16 +85,16 @@ class TimelineApi:
 def add_timeline(app: FastAPI, desk: Desk, most_mib: float) -> None:
     """Add the live page and the timeline's endpoints, for bodies of at most `most_mib`, to `app`."""
     api = TimelineApi(desk, most_mib)
-    app.get("/timeline/live", response_model=None)(api.live)
-    app.get("/timeline/status", response_model=None)(api.status)
-    app.post("/timeline/start", response_model=None)(api.start)
-    app.post("/timeline/stop", response_model=None)(api.stop)
 
     async def page(request: Request) -> Response:
         return page_file(request.scope["path"])
 
     for path in PAGE_PATHS:
-        app.get(path, response_model=None)(page)
+        app.get(path, response_model=None, include_in_schema=path == PAGE_PATH)(page)
+    app.get("/timeline/live", response_model=None)(api.live)
+    app.get("/timeline/status", response_model=None)(api.status)
+    app.post("/timeline/start", response_model=None)(api.start)
+    app.post("/timeline/stop", response_model=None)(api.stop)
 
 
 def _check_own_page(request: Request) -> None:
