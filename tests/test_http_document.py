@@ -16,7 +16,7 @@ from tests.word_tokenizer import EOS, word, word_text
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "http.md").read_text(encoding="utf-8")
 BASE = "http://127.0.0.1:8000"
-MODEL, CONTEXT = "SmolLM2-135M-Instruct.Q4_1.gguf", 8192
+MODEL, CONTEXT = "SmolLM2-135M-Instruct", 8192
 
 EXAMPLES = re.findall(r"^```\n(curl .*?)^```\n^```(?:json)?\n(.*?)^```\n", DOCUMENT, re.DOTALL | re.MULTILINE)
 """Each request with its answer."""
@@ -76,7 +76,8 @@ def test_there_is_an_example_for_whatever_may_be_asked() -> None:
     )
     assert '"stream": true' in asked_for
     assert any('"error"' in answer for _, answer in EXAMPLES)
-    assert len(EXAMPLES) == DOCUMENT.count("```\ncurl ")
+    section = DOCUMENT.partition("\n## Examples\n")[2].partition("\n## ")[0]
+    assert len(EXAMPLES) == section.count("```\ncurl ")
 
 
 @pytest.mark.parametrize(("command", "answer"), EXAMPLES, ids=[command[5:60] for command, _ in EXAMPLES])

@@ -53,7 +53,8 @@ def make_run_until_ctrl_c(environment: Path, *arguments: str) -> str:
 
 def test_ctrl_c_is_launchs_to_answer_and_make_does_not_complain(environment: Path) -> None:
     shown = make_run_until_ctrl_c(environment)
-    assert shown == "called with launch.py --first-prompt What is the capital of France?\n^Claunch.py has ended\n"
+    shown = shown.replace("^C", "")  # the terminal's echo comes when it comes
+    assert shown == "called with launch.py --first-prompt What is the capital of France?\nlaunch.py has ended\n"
 
 
 def test_the_default_model_is_fetched_unless_another_one_is_asked_for(environment: Path) -> None:
