@@ -215,11 +215,11 @@ async def test_a_name_that_is_none_is_refused_before_anybody_is_asked(serve: Ser
 @pytest.mark.parametrize(
     ("how", "status", "text"),
     [
-        ({"json": {"folder": "x"}}, 400, "folder: unknown; only file may be given"),
+        ({"json": {"folder": "x"}}, 400, '"folder" is unknown; only file may be given'),
         ({"json": ["a.json.gz"]}, 400, "the body must be a JSON object"),
         ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "not valid JSON"),
         ({"content": b'{"file": "a.json"}'}, 400, "content-type: application/json"),
-        ({"json": {"file": "x" * 5000}}, 413, "larger than 4096 bytes"),
+        ({"json": {"file": "x" * 5000}}, 413, "larger than the 0.001 MiB"),
     ],
     ids=["unknown name", "a list", "broken", "no type", "too large"],
 )
@@ -227,7 +227,8 @@ async def test_a_body_that_can_not_be_meant_is_refused(
     serve: Serve, how: dict[str, Any], status: int, text: str
 ) -> None:
     desk = FakeDesk()
-    assert text in error_of(await serve(desk).client.post("/timeline/start", **how), status)["message"]
+    it = serve(desk, config=ServeConfig(max_body_mib=0.001))
+    assert text in error_of(await it.client.post("/timeline/start", **how), status)["message"]
     assert desk.asked == []
 
 

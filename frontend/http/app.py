@@ -155,8 +155,12 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     app.get("/v1/models/{model:path}", response_model=None)(api.model)
     app.get("/health", response_model=None)(api.health)
     app.get("/version", response_model=None)(api.version)
-    add_timeline(app, desk)
-    paths = [route.path for route in app.routes if isinstance(route, Route) and not route.param_convertors]
+    add_timeline(app, desk, config.max_body_mib)
+    paths = [
+        route.path
+        for route in app.routes
+        if isinstance(route, Route) and route.include_in_schema and not route.param_convertors
+    ]
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from frontend.http.body import object_of, read_body
 from frontend.http.errors import ApiError, unavailable
-from frontend.http.page_files import PAGE_PATHS, page_file
+from frontend.http.page_files import PAGE_PATH, PAGE_PATHS, page_file
+from frontend.text_error import MOST_SHOWN, shown
 from frontend.timeline_desk import Question, TimelineUnavailableError
 from protocol.messages import AskTimeline, StartTimeline, StopTimeline, TimelineState, View
 from timeline.config import ENDINGS
@@ -21,8 +22,6 @@ NUMBERED_BY_THE_DESK = 0
 
 MOST_FILE_BYTES = 200
 """A file system takes 255."""
-
-MOST_BODY_BYTES = 4096
 
 _OWN_PAGES = ("none", "same-origin")
 """What a browser says of who asks (Sec-Fetch-Site): the user, or a page of this server. Other programs say nothing."""
@@ -47,9 +46,10 @@ class Desk(Protocol):
 class TimelineApi:
     """Answers of the endpoints."""
 
-    def __init__(self, desk: Desk) -> None:
-        """Answer with what `desk` knows or is told."""
+    def __init__(self, desk: Desk, most_mib: float) -> None:
+        """Answer with what `desk` knows or is told; bodies have at most `most_mib`."""
         self._desk = desk
+        self._most_mib = most_mib
 
     async def live(self) -> Response:
         """Return the last seconds, and have the next ones recorded: somebody looks."""
@@ -60,7 +60,7 @@ class TimelineApi:
     async def start(self, request: Request) -> Response:
         """Start a recording; the body, if there is one, may name the file."""
         _check_own_page(request)
-        file = _file(await read_body(request, MOST_BODY_BYTES)) if _has_body(request) else ""
+        file = _file(await read_body(request, self._most_mib)) if _has_body(request) else ""
         return await self._ask(StartTimeline(NUMBERED_BY_THE_DESK, file))
 
     async def stop(self, request: Request) -> Response:
@@ -82,19 +82,19 @@ class TimelineApi:
         return JSONResponse(_state(state), headers=_FRESH)
 
 
-def add_timeline(app: FastAPI, desk: Desk) -> None:
-    """Add the live page and the timeline's endpoints to `app`."""
-    api = TimelineApi(desk)
-    app.get("/timeline/live", response_model=None)(api.live)
-    app.get("/timeline/status", response_model=None)(api.status)
-    app.post("/timeline/start", response_model=None)(api.start)
-    app.post("/timeline/stop", response_model=None)(api.stop)
+def add_timeline(app: FastAPI, desk: Desk, most_mib: float) -> None:
+    """Add the live page and the timeline's endpoints, for bodies of at most `most_mib`, to `app`."""
+    api = TimelineApi(desk, most_mib)
 
     async def page(request: Request) -> Response:
         return page_file(request.scope["path"])
 
     for path in PAGE_PATHS:
-        app.get(path, response_model=None)(page)
+        app.get(path, response_model=None, include_in_schema=path == PAGE_PATH)(page)
+    app.get("/timeline/live", response_model=None)(api.live)
+    app.get("/timeline/status", response_model=None)(api.status)
+    app.post("/timeline/start", response_model=None)(api.start)
+    app.post("/timeline/stop", response_model=None)(api.stop)
 
 
 def _check_own_page(request: Request) -> None:
@@ -112,12 +112,12 @@ def _file(body: bytes) -> str:
     document = object_of(body)
     unknown = next((name for name in document if name != "file"), None)
     if unknown is not None:
-        raise ApiError(400, f"{unknown}: unknown; only file may be given", param=unknown)
+        raise ApiError(400, f"{shown(unknown)} is unknown; only file may be given", param=unknown[:MOST_SHOWN])
     file = document.get("file")
     if file is None or file == "":
         return ""
     if not isinstance(file, str):
-        raise _bad_file("must be a string")
+        raise _bad_file(f"must be a string, got {shown(file)}")
     if len(file.encode()) > MOST_FILE_BYTES:
         raise _bad_file(f"the name has {len(file.encode())} bytes, at most {MOST_FILE_BYTES} are allowed")
     if "/" in file or "\\" in file or not file.isprintable() or file.startswith("."):
