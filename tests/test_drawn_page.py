@@ -103,9 +103,11 @@ def test_numbers_of_any_size_survive() -> None:
             span(FORWARD, 8_000_000_000, 99_000_000_000, 3, session=2**32 - 1, wasted=2**31),
         ],
     )
-    trace = made_trace(big)
-    (run,) = data(page(views(trace)))["runs"]
-    assert_same(run["rows"][0], trace.lanes[0], run["sessions"])
+    early = Process("worker 0", "worker", "cpu", [span(FORWARD, -3, -1, 1), span(FORWARD, 5, 6, 2)])
+    for process in (big, early):
+        trace = made_trace(process)
+        (run,) = data(page(views(trace)))["runs"]
+        assert_same(run["rows"][0], trace.lanes[0], run["sessions"])
 
 
 def test_the_strip_of_a_page_is_that_of_the_picture() -> None:

@@ -13,10 +13,11 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from protocol.messages import SpanKind
 from tests.made_traces import FORWARD, Process, lockstep_run, made_trace, overlapped_run, span
-from timeline.colours import DEVICE_IDLE, OF_MOMENT
+from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, OF_MOMENT
 from timeline.picture import LOOK, figure_of, write_picture
-from timeline.picture_run import IN_SPAN
+from timeline.picture_run import IN_SPAN, STRIP_HEIGHT
 from timeline.strip import strips
 from timeline.trace import Trace
 from timeline.window import View, side_by_side, telling, whole
@@ -28,9 +29,11 @@ def long_names() -> Trace:
         Process(f"{each.name} of a machine far away", each.role, each.device, each.spans)
         for each in (scheduler, worker)
     ]
+    everything = [span(kind, at * 1000, at * 1000 + 300) for at, kind in enumerate(SpanKind) if kind < SpanKind.COPY_IN]
+    front = Process("frontend", "frontend", "", everything)
     second = [span(FORWARD, at, at + 790, step, session=2) for step, at in enumerate(range(0, 24_000, 800), 1_000_000)]
-    name = "what was measured on a Friday with three hundred and twenty requests of every length.json.gz"
-    return made_trace(*renamed, Process("worker 1", "worker", "cuda:1", second), name=name)
+    name = "with three hundred and twenty requests of every length, " * 3 + ".json.gz"
+    return made_trace(*renamed, front, Process("worker 1", "worker", "cuda:1", second), name=name)
 
 
 def views(*traces: Trace) -> list[View]:
@@ -100,6 +103,12 @@ def test_no_two_texts_overlap(rendered: Figure) -> None:
     ] == []
 
 
+def test_nothing_is_drawn_beyond_its_window(rendered: Figure) -> None:
+    (axes,) = rendered.axes
+    low, high = axes.bbox.x0 - 0.5, axes.bbox.x1 + 0.5
+    assert all(low <= box.x0 <= box.x1 <= high for box in boxes(rendered))
+
+
 def test_labels_stay_in_their_spans(rendered: Figure) -> None:
     spans = boxes(rendered)
     for label in texts(rendered):
@@ -136,6 +145,11 @@ def test_in_a_crowd_every_moment_has_its_share() -> None:
     for moment, colour in OF_MOMENT.items():
         share = strip.times(moment).total / (strip.edges[-1] - strip.edges[0])
         assert areas[colour] / sum(areas.values()) == pytest.approx(share, abs=0.001)
+    idle, alone, both = (boxes(figure, OF_MOMENT[moment])[50:-50] for moment in (DEVICE_IDLE, DEVICE_ONLY, BOTH))
+    for below, middle, above in zip(idle, alone, both, strict=True):
+        assert below.y1 == pytest.approx(middle.y0)
+        assert middle.y1 == pytest.approx(above.y0)
+        assert above.y1 - below.y0 == pytest.approx(STRIP_HEIGHT / 72 * figure.dpi)
 
 
 def test_the_caption_has_the_figures_of_the_report() -> None:

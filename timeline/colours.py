@@ -16,7 +16,7 @@ OF_KIND = {
     SpanKind.REPLY: "#f0cb7c",
     SpanKind.TOKENIZE: "#86603f",
     SpanKind.DETOKENIZE: "#d4b592",
-    SpanKind.FLUSH: "#97984a",
+    SpanKind.FLUSH: "#d2d6bf",
     SpanKind.WAIT: "#dfe3e8",
     SpanKind.IDLE: "#eef0f2",
     SpanKind.COPY_IN: "#8fa3b5",
