@@ -7,12 +7,12 @@ import json
 import signal
 import sys
 
-from bench import scheduler, throughput
+from bench import recording, scheduler, throughput
 from bench.contestant import BenchmarkError
 from checkpoint import CheckpointError
 from stepahead.progress import Progress
 
-BENCHMARKS = {"scheduler": scheduler, "throughput": throughput}
+BENCHMARKS = {"scheduler": scheduler, "throughput": throughput, "recording": recording}
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Output tokens a second over a fixed set of requests, beside transformers, --lockstep, or no recorded timeline.
+"""Output tokens a second over a fixed set of requests, beside transformers or beside --lockstep.
 
 Both are loaded before the first run, and take turns on the same requests: what slows the machine down for a while slows
 both. Every pair gives a ratio; the report has all of them, not only the median.
@@ -13,7 +13,6 @@ from typing import Any
 
 from bench.contestant import BenchmarkError, Contestant, Run
 from bench.machine import machine
-from bench.recorded import Recorded
 from bench.served import Served
 from bench.transformers_peer import CONTINUOUS, STATIC_BATCHES, TransformersPeer, mode_names
 from bench.workload import Workload, uniform_workload
@@ -46,10 +45,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="runs of each (%(default)s)")
     parser.add_argument(
         "--compare",
-        choices=("transformers", "lockstep", "recording", "nothing"),
+        choices=("transformers", "lockstep", "nothing"),
         default="nothing",
-        help="whom to take turns with: transformers at its best, ourselves without overlap, or, with recording, "
-        "ourselves while a timeline is not recorded beside ourselves while one is (%(default)s)",
+        help="whom to take turns with: transformers at its best, or ourselves without overlap (%(default)s)",
     )
     parser.add_argument(
         "--way",
@@ -103,9 +101,6 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
             other = Served("stepahead --lockstep", [*arguments, "--lockstep"])
             undo.callback(other.close)
         contestants: list[Contestant] = [ours] if other is None else [ours, other]
-        if given.compare == "recording":
-            other = ours
-            contestants = [Recorded(ours), ours]
         for contestant in contestants:
             tell(contestant.name, "warming up")
             contestant.run(_shortened(workload))

@@ -123,14 +123,19 @@ class StepPipeline:
             if batch.error is not None:
                 self._failed_step = plan.step
 
+        def copy_in() -> None:
+            if events is not None:
+                events.copy_in = device.copy_in.mark()
+            buffers.staging.copy()
+
         def copy_out() -> None:
+            if events is not None:
+                events.copy_out = device.copy_out.mark()
             buffers.token[:samples].copy_(buffers.output.token[:samples], non_blocking=True)
             buffers.status[:samples].copy_(buffers.output.status[:samples], non_blocking=True)
 
         recorded = events is not None
-        if events is not None:
-            events.copy_in = device.copy_in.record(timed=True)
-        device.copy_in.run(_guarded(batch, buffers.staging.copy))
+        device.copy_in.run(_guarded(batch, copy_in))
         copied_in = device.copy_in.record(timed=recorded)
         device.compute.wait(copied_in)
         batch.began = device.compute.record(timed=True)  # behind all waits: from here on the device is busy
@@ -139,7 +144,6 @@ class StepPipeline:
         device.copy_out.wait(batch.computed)
         if events is not None:
             events.copied_in = copied_in
-            events.copy_out = device.copy_out.record(timed=True)
         device.copy_out.run(_guarded(batch, copy_out))
         batch.finished = device.copy_out.record(timed=recorded)
         self._in_flight.append(batch)

@@ -398,9 +398,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Collector to process: record spans from now on, or no longer."""
+    """Collector to process: record spans from now on, or no longer, and send them every so many `seconds`."""
 
     on: Annotated[bool, Flag()]
+    seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,13 @@ from protocol.messages import (
     View,
     Watch,
 )
-from timeline.collector import CLOSING_SECONDS, WATCH_SECONDS, Collector
+from timeline.collector import CLOSING_SECONDS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS, Collector
 from timeline.member import Member
 
 HERE, ELSEWHERE = "this host", "another host"
 SECOND = 1_000_000_000
 CLIENT = b"client"
+ON, SHOWN, OFF = Record(True, TELL_SECONDS), Record(True, SHOW_SECONDS), Record(False, TELL_SECONDS)
 
 
 def spans(*intervals: tuple[SpanKind, int, int], step: int = 1, lost: int = 0, error: int = 0) -> Spans:
@@ -98,12 +99,12 @@ def system(tmp_path: Path) -> Iterator[System]:
 
 
 def test_a_process_records_while_there_is_a_recording(system: System) -> None:
-    assert system.join("early") == [Record(False)]
+    assert system.join("early") == [OFF]
     system.hear(CLIENT, StartTimeline(1, "a.json"))
-    assert system.said[b"early"] == [Record(True)]
-    assert system.join("late") == [Record(True)]
+    assert system.said[b"early"] == [ON]
+    assert system.join("late") == [ON]
     system.stop()
-    assert system.said[b"early"] == system.said[b"late"] == [Record(False)]
+    assert system.said[b"early"] == system.said[b"late"] == [OFF]
 
 
 def test_a_ping_is_answered_with_the_collectors_life(system: System) -> None:
@@ -337,9 +338,17 @@ def view(system: System) -> View:
 def test_processes_record_while_somebody_watches_and_stop_soon_after(system: System) -> None:
     system.join("one")
     view(system)
-    assert system.said[b"one"] == [Record(True)]
+    assert system.said[b"one"] == [SHOWN]
     assert b"one" not in system.wait(WATCH_SECONDS * 0.9)
-    assert system.wait(WATCH_SECONDS * 0.2)[b"one"] == [Record(False)]
+    assert system.wait(WATCH_SECONDS * 0.2)[b"one"] == [OFF]
+
+
+def test_who_is_watched_while_recording_tells_more_often_as_long_as_that_lasts(system: System) -> None:
+    system.join("one")
+    system.ask(StartTimeline(1, "a.json"))
+    view(system)
+    assert system.said[b"one"] == [SHOWN]
+    assert system.wait(WATCH_SECONDS * 1.1)[b"one"] == [ON]
 
 
 def test_a_view_shows_who_worked_when(system: System) -> None:

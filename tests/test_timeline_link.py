@@ -16,7 +16,7 @@ from protocol.messages import ClockAsk, ClockTold, Joined, Load, Message, Ping, 
 from protocol.sockets import bind_router, receive_from_peer, send_to_peer
 from timeline import link as link_module
 from timeline.link import TimelineLink, this_host
-from timeline.recorder import nanoseconds
+from timeline.recorder import CAPACITY, nanoseconds
 
 ME = Joined("worker 0", "worker", 1, "here", "cpu")
 
@@ -111,7 +111,7 @@ def test_without_an_address_nothing_is_recorded_or_said(place: Place) -> None:
 
 def test_it_records_when_it_is_told_to_and_sends_what_it_has(place: Place) -> None:
     link, collector = place.joined()
-    collector.say(Record(True))
+    collector.say(Record(True, 0.25))
     turn_until(link, "record")
     assert link.recorder.on
     add(link, 3)
@@ -119,7 +119,7 @@ def test_it_records_when_it_is_told_to_and_sends_what_it_has(place: Place) -> No
     spans = collector.hear()
     assert isinstance(spans, Spans)
     assert spans.start.tolist() == [0, 1, 2]
-    collector.say(Record(False))
+    collector.say(Record(False, 1.0))
     turn_until(link, "record")
     assert not link.recorder.on
 
@@ -132,6 +132,19 @@ def test_a_ping_is_answered_after_everything_that_was_recorded(place: Place) -> 
     turn_until(link, "ping")
     assert isinstance(collector.hear(), Spans)
     assert isinstance(collector.hear(), Pong)
+
+
+def test_what_is_recorded_is_sent_when_it_is_time_and_before_it_is_lost(place: Place) -> None:
+    link, collector = place.joined()
+    collector.say(Record(True, 1000.0))
+    turn_until(link, "record")
+    link.flush()
+    add(link, CAPACITY // 2)
+    link.turn()
+    assert not collector.router.poll(50)
+    add(link)
+    link.turn()
+    assert isinstance(collector.hear(), Spans)
 
 
 def test_a_clock_is_told(place: Place) -> None:
@@ -201,9 +214,9 @@ def test_a_collector_that_reads_nothing_holds_nobody_up_and_loses_nothing_that_f
 
 def test_the_load_is_told_with_the_spans(place: Place) -> None:
     link, collector = place.joined(lambda time: Load(time, 1, 2, 3, 4, 5))
-    collector.say(Record(True))
+    collector.say(Record(True, 0.25))
     turn_until(link, "record")
-    time.sleep(link_module.FLUSH_SECONDS)
+    time.sleep(0.25)
     link.turn()
     loaded = collector.hear()
     assert isinstance(loaded, Load)

@@ -34,6 +34,9 @@ from timeline.recording import Recording
 WATCH_SECONDS = 3.0
 """How long spans are recorded after somebody has last looked at the live page."""
 
+TELL_SECONDS, SHOW_SECONDS = 1.0, 0.25
+"""How often members send what they record: for a file, and while somebody looks. Each time costs them a moment."""
+
 CLOSING_SECONDS = 1.0
 """How long members have to send what they recorded before a recording is closed."""
 
@@ -64,7 +67,7 @@ class Collector:
         self._missing: set[bytes] = set()  # members that may have more for it
         self._close_by = 0
         self._watched_until = 0
-        self._on = False
+        self._wanted = Record(False, TELL_SECONDS)  # of the members
         self._last_seconds = LastSeconds()
 
     def hear(self, peer: bytes, message: Message, clock: int) -> list[Said]:
@@ -103,7 +106,9 @@ class Collector:
             if clock - member.heard > 1e9 * SILENCE_SECONDS:
                 self.forget(peer)
         asks: list[Said] = [
-            (peer, ClockAsk(clock)) for peer, member in self._members.items() if self._on and not member.same_clock
+            (peer, ClockAsk(clock))
+            for peer, member in self._members.items()
+            if self._wanted.on and not member.same_clock
         ]
         return asks + self._after(clock)
 
@@ -138,7 +143,7 @@ class Collector:
             named = replace(joined, name=next(name for name in _names(joined.name) if name not in names))
             same_clock = joined.host == self._host
             self._members[peer] = Member(next(self._numbers), named, clock, same_clock)
-        return [*said, (peer, Record(self._on))]
+        return [*said, (peer, self._wanted)]
 
     def _take(self, member: Member, news: Spans | Load, clock: int) -> None:
         if isinstance(news, Spans):
@@ -193,11 +198,12 @@ class Collector:
     def _switch(self, clock: int) -> list[Said]:
         if clock >= self._watched_until:
             self._last_seconds.clear()
-        on = self._recording is not None or clock < self._watched_until
-        if on == self._on:
+        watched = clock < self._watched_until
+        wanted = Record(watched or self._recording is not None, SHOW_SECONDS if watched else TELL_SECONDS)
+        if wanted == self._wanted:
             return []
-        self._on = on
-        return [(peer, Record(on)) for peer in self._members]
+        self._wanted = wanted
+        return [(peer, wanted) for peer in self._members]
 
     def _state(self, request: int, clock: int, refusal: str = "") -> TimelineState:
         last = self._recording or self._closed

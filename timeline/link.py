@@ -25,9 +25,6 @@ from protocol.messages import (
 from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS, connect_dealer, receive, send
 from timeline.recorder import Recorder, nanoseconds
 
-FLUSH_SECONDS = 0.25
-"""How often what was recorded is sent."""
-
 WORTH_TELLING_NANOSECONDS = 20_000
 """A flush that took less had nothing to send."""
 
@@ -64,6 +61,7 @@ class TimelineLink:
         self._heard = 0
         self._pinged = -int(1e9 * HEARTBEAT_SECONDS)
         self._flushed = 0
+        self._flush_every = int(1e9 * HEARTBEAT_SECONDS)
         self._waiting: Message | None = None  # the socket's queue was full
 
     @property
@@ -83,7 +81,7 @@ class TimelineLink:
         if self._life and clock - self._heard >= 1e9 * SILENCE_SECONDS:
             self._life = 0
             self.recorder.on = False
-        if clock - self._flushed >= 1e9 * FLUSH_SECONDS:
+        if clock - self._flushed >= self._flush_every or self.recorder.crowded:
             if self._load is not None and self.recorder.on:
                 self._say(self._load(clock))
             self.flush()
@@ -127,6 +125,7 @@ class TimelineLink:
                     self._say(self._me)
                 case Record():
                     self.recorder.on = message.on
+                    self._flush_every = int(1e9 * message.seconds)
                 case Ping():
                     self.flush()  # whoever asks wants everything up to here
                     self._say(Pong(1, 0))

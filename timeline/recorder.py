@@ -63,6 +63,11 @@ class Recorder:
         self._taken = 0
         self._columns = np.frombuffer(self._ring, _DTYPE)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether half of the ring waits to be taken."""
+        return 2 * (self._added - self._taken) > self._capacity
+
     def add(self, kind: SpanKind, start: int, end: int | None = None, about: About = NOTHING) -> int:
         """Record a span from `start` to `end`, by default now.
 
