@@ -417,6 +417,18 @@ def test_a_child_that_dies_while_requests_finish_is_no_good_end(tmp_path: Path, 
     assert "Traceback" not in run.said
 
 
+def test_children_that_were_stopped_end_in_order_too(tmp_path: Path, default_model_path: Path) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", f"--port={free_port()}", "--http", *SMALL) as run:
+        run.wait_for("serving")
+        children = list(run.children().values())
+        for child in children:
+            child.suspend()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0
+        _all_gone(children)
+    assert "Traceback" not in run.said
+
+
 def test_two_servers_at_once_do_not_meet(tmp_path: Path, default_model_path: Path) -> None:
     first, second = f"ipc://{tmp_path / 'one'}", f"ipc://{tmp_path / 'two'}"
     with launched(f"--zmq={first}", *SMALL) as one, launched(f"--zmq={second}", "--lockstep", *SMALL) as two:
