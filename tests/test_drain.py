@@ -25,9 +25,7 @@ def stop() -> Iterator[StopSignal]:
         signal.signal(number, handler)
 
 
-def test_of_a_caller_who_has_not_asked_yet_is_told_at_once(
-    stop: StopSignal, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_caller_who_has_not_asked_yet_is_told_of(stop: StopSignal, capsys: pytest.CaptureFixture[str]) -> None:
     it = Driver(word_text())
     callers = Callers(it.core, AwakeClock(1.0, lambda: it.now), lambda: None)
     caller = callers.join()
