@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from checkpoint import CheckpointError, load_config, locate, read_index
-from gpu_worker import load_meter, loading, safetensors_tensors
+from gpu_worker import engine, load_meter, loading, safetensors_tensors
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine, build_engine
 from gpu_worker.kv_cache import KVCache
@@ -530,3 +530,13 @@ def test_the_shares_of_all_tensors_make_a_whole(storage: str, tmp_path: Path, mo
     assert len(heard) == len(names)
     assert heard == sorted(heard)
     assert heard[-1] == pytest.approx(1.0)
+
+
+def test_threads_that_no_gpu_uses_are_passed_over_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(engine, "CUDADevice", object)
+    told: list[str] = []
+    engine._device(EngineConfig(), told.append)
+    assert told == []
+    engine._device(EngineConfig(threads=2), told.append)
+    assert told == ["--threads 2 is passed over: it is for a CPU, and a GPU computes (--device)"]
