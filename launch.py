@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = StopSignal()
     tell = Progress()
     if launch.prompt is not None:  # nobody but us will ask
-        serve = replace(serve, http=False)
+        serve = replace(serve, http=False, api_key=None)
     try:
         check_text(text)
         check_addresses(launch, serve)

@@ -155,6 +155,7 @@ def test_clients_are_served_until_sigterm(tmp_path: Path, default_model_path: Pa
         assert run.end() == 0
         _all_gone(children)
     assert "Traceback" not in run.said
+    assert not any(tmp_path.iterdir()), "a socket was left"
 
 
 @pytest.mark.parametrize("moment", ["loading", "serving"])
@@ -243,6 +244,7 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--http", "--port=65536"], "--port"),
         (["--http", "--host="], "--host"),
         (["--api-key="], "--api-key"),
+        (["--api-key=secret"], "--no-http"),
         (["--max-body-mib=0"], "--max-body-mib"),
         (["--drain-timeout=-1"], "--drain-timeout"),
         (["--dtype=float8"], "--dtype"),
@@ -250,6 +252,9 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--revision=main"], "only models from the hub"),
         (["--chat-template=/no/such/file"], "--chat-template: /no/such/file cannot be read: No such file or directory"),
         (["--chat-template=broken.jinja"], "broken.jinja: the chat template is broken at line 2: "),
+        (["--chat-template="], "--chat-template is empty"),
+        (["--chat-template=/dev/zero"], "--chat-template: /dev/zero: is no regular file"),
+        (['--override-generation-config={"top_k": ' + "9" * 5000 + "}"], "not JSON: an integer has 5000 digits"),
         (["--override-generation-config=[1]"], "must be a JSON object"),
         (["--lockstep", "--max-plans-in-flight=2"], "give --lockstep, which is --max-plans-in-flight 1, or"),
         (["--max-tokens=9"], "--max-tokens is for --prompt"),
