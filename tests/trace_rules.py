@@ -106,7 +106,9 @@ def _flow(event: Event) -> Iterator[str]:
     if not isinstance(event.get("cat"), str):
         yield "no category"
     number = event.get("id")
-    if not (isinstance(number, str) and _FLOW_ID.fullmatch(number)) and not (_is_whole(number) and number >= 0):
+    if not (isinstance(number, str) and _FLOW_ID.fullmatch(number)) and not (
+        isinstance(number, int) and number in range(2**53)
+    ):
         yield "id is no number and no hexadecimal digits"
     if event.get("bp", "e") != "e":
         yield 'bp is not "e"'
@@ -121,13 +123,13 @@ _PHASES: dict[object, Callable[[Event], Iterator[str]]] = {
 
 def _names(events: list[Event]) -> Iterator[str]:
     """Every process and thread has a name, and a thread belongs to one process."""
-    named = {(event["name"], event["pid"]) for event in events if event["ph"] == "M"}
-    named |= {(event["name"], event["pid"], event["tid"]) for event in events if event["ph"] == "M"}
+    processes = {event["pid"] for event in events if event["name"] == "process_name"}
+    names = {_thread(event) for event in events if event["name"] == "thread_name"}
     threads = {_thread(event) for event in events if event["ph"] in "XC"}
     for pid, tid in sorted(threads):
-        if ("process_name", pid) not in named:
+        if pid not in processes:
             yield f"process {pid} has no name"
-        if ("thread_name", pid, tid) not in named:
+        if (pid, tid) not in names:
             yield f"thread {tid} of process {pid} has no name"
     owners = Counter(tid for _, tid in {_thread(event) for event in events})
     yield from (f"thread {tid} belongs to {count} processes" for tid, count in owners.items() if count > 1)
