@@ -52,3 +52,11 @@ def test_two_sets_overlap_and_join() -> None:
     assert one.overlap(other) == other.overlap(one) == 2
     assert pairs(joined((one, other))) == [(0, 15), (20, 21)]
     assert pairs(joined(())) == []
+
+
+def test_what_two_sets_share_and_what_they_do_not() -> None:
+    one, other = intervals((0, 5), (10, 15), (20, 30)), intervals((4, 11), (22, 23), (30, 40))
+    assert pairs(one.common(other)) == pairs(other.common(one)) == [(4, 5), (10, 11), (22, 23)]
+    assert pairs(one.without(other)) == [(0, 4), (11, 15), (20, 22), (23, 30)]
+    assert pairs(one.without(intervals())) == pairs(one)
+    assert pairs(one.without(one)) == pairs(intervals().without(one)) == pairs(intervals().common(one)) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from protocol.messages import SpanKind
 from timeline.intervals import Intervals, Times, joined, union
-from timeline.trace import COMPUTE, COPY_IN, HOST, NOT_WORK, SCHEDULER, Lane, Trace
+from timeline.trace import COMPUTE, COPY_IN, COPY_OUT, HOST, NOT_WORK, SCHEDULER, WORKER, Lane, Trace, name_of
 
 StepId = tuple[int, int]
 """(session, step)"""
@@ -21,14 +21,28 @@ ON_THE_WAY = "on the way"
 NOT_STARTED = "launched, not started"
 """The next step was launched, and neither ran nor was copied in: it is the device that takes its time."""
 
+CHAIN = (
+    (WORKER, SpanKind.COPY_OUT),
+    (WORKER, SpanKind.REPLY),
+    (SCHEDULER, SpanKind.RECEIVE),
+    (SCHEDULER, SpanKind.SETTLE),
+    (SCHEDULER, SpanKind.PLAN),
+    (SCHEDULER, SpanKind.SEND),
+    (WORKER, SpanKind.RECEIVE),
+    (WORKER, SpanKind.STAGE),
+    (WORKER, SpanKind.LAUNCH),
+    (WORKER, SpanKind.COPY_IN),
+)
+"""What leads from one step to the next, in its order. All else is beside it: intake, deliver, flush."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Time in which a device waited, who may have been at work for it, and what it is called if none of them was."""
+    """What a device waited for, and when. No process is named where no span accounts for the time."""
 
+    process: str
+    span: str
     time: Intervals
-    lanes: tuple[Lane, ...]
-    otherwise: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +65,7 @@ class Device:
     stopped: Times  # for each gap, when the device stopped: the gap's start, or earlier if no work is between
     launched: Times  # for each gap, when the launch of the next step ended; the gap's end if it took longer
     hosts: tuple[Lane, ...]  # who must act until then: its schedulers and its worker
-    copy_in: tuple[Lane, ...]  # at most one
+    copies: tuple[Lane, ...]  # to and from it
 
     @property
     def steady(self) -> Intervals:
@@ -66,13 +80,16 @@ class Device:
         """Return the step that a gap was a wait for."""
         return self._step(int(np.searchsorted(self.lane.start, self.gaps.end[gap])))
 
-    def waits(self, which: slice = slice(None)) -> tuple[Wait, Wait]:
-        """Return what the device waited for in some of its gaps, or all: first for the launch, then for the start."""
-        start, end, launched = self.gaps.start[which], self.gaps.end[which], self.launched[which]
-        return (
-            Wait(union(start, launched), (*self.hosts, *self.copy_in), ON_THE_WAY),
-            Wait(union(launched, end), self.copy_in, NOT_STARTED),
-        )
+    def waits(self) -> Iterator[Wait]:
+        """Yield what the device waited for in its gaps: each moment of them is in one of these, and in one only.
+
+        Until the launch, that is what is furthest along `CHAIN` of all that was done at that moment; if none of it was,
+        what schedulers did beside it, and then what the worker did. After the launch only the copy in counts.
+        """
+        copy_in = [lane for lane in self.copies if lane.tid == COPY_IN]
+        launched = union(self.gaps.start, self.launched)
+        yield from _shared_out(launched, (*self.hosts, *self.copies), ON_THE_WAY)
+        yield from _shared_out(union(self.launched, self.gaps.end), copy_in, NOT_STARTED)
 
     def _step(self, span: int) -> StepId:
         return int(self.lane.session[span]), int(self.lane.step[span])
@@ -120,6 +137,25 @@ def working(lane: Lane) -> NDArray[np.bool_]:
     return ~np.isin(lane.kind, NOT_WORK)
 
 
+def _shared_out(time: Intervals, lanes: Sequence[Lane], otherwise: str) -> Iterator[Wait]:
+    """Yield who had which part of a time; what is left is called `otherwise`."""
+    done = [(lane, kind) for lane in lanes for kind in np.unique(lane.kind[working(lane)]).tolist()]
+    for lane, kind in sorted(done, key=lambda each: -_place(*each)):
+        if not len(time):
+            return
+        at = lane.kind == kind
+        spans = union(lane.start[at], lane.end[at])
+        yield Wait(lane.process, name_of(kind), time.common(spans))
+        time = time.without(spans)
+    yield Wait("", otherwise, time)
+
+
+def _place(lane: Lane, kind: int) -> int:
+    """Return how far along `CHAIN` such spans are, from 0; -1 if they are beside it."""
+    step = lane.role, SpanKind(kind)
+    return CHAIN.index(step) if step in CHAIN else -1
+
+
 def _device(trace: Trace, lane: Lane) -> Device:
     busy = union(lane.start, lane.end)
     schedulers = _schedulers(trace, lane)
@@ -137,7 +173,7 @@ def _device(trace: Trace, lane: Lane) -> Device:
         stopped=stopped.start[some],
         launched=_launched(gaps, lane, hosts),
         hosts=(*schedulers, *hosts),
-        copy_in=tuple(each for each in own if each.tid == COPY_IN),
+        copies=tuple(each for each in own if each.tid in (COPY_IN, COPY_OUT)),
     )
 
 

@@ -22,9 +22,8 @@ STEP_KINDS = ("decode", "mixed", "prefill")
 class Cause:
     """What an idle device waited for, for how long, and which share of the idle time that is.
 
-    Until the next step was launched, that is what schedulers and worker did; after it, only what was copied in. Where
-    no span accounts for it, `process` is empty and `span` is `ON_THE_WAY` or `NOT_STARTED`. Processes work at the same
-    time, so shares may add up to more than 1.
+    `Device.waits` says what that is at each moment: one thing only, so shares add up to 1. Where no span accounts for
+    it, `process` is empty and `span` is `ON_THE_WAY` or `NOT_STARTED`.
     """
 
     process: str
@@ -220,6 +219,7 @@ def _gaps(of: Sequence[Device]) -> GapFigures:
     whose = np.concatenate([np.full(len(device.gaps), index) for index, device in enumerate(of)])
     which = np.concatenate([np.arange(len(device.gaps)) for device in of])
     worst = np.argsort(-length, kind="stable")[:WORST_GAPS]
+    waits = [tuple(device.waits()) for device in of]
     p50, p99 = _spread(length)
     return GapFigures(
         count=len(length),
@@ -227,13 +227,15 @@ def _gaps(of: Sequence[Device]) -> GapFigures:
         p50_ns=p50,
         p99_ns=p99,
         max_ns=int(length.max()) if len(length) else None,
-        worst=tuple(_gap(of[whose[each]], int(which[each])) for each in worst),
-        causes=_causes([wait for device in of for wait in device.waits()]),
+        worst=tuple(_gap(of[whose[each]], waits[whose[each]], int(which[each])) for each in worst),
+        causes=_causes([(wait, wait.time.total) for each in waits for wait in each]),
     )
 
 
-def _gap(device: Device, index: int) -> Gap:
+def _gap(device: Device, waits: Sequence[Wait], index: int) -> Gap:
     start, end = int(device.gaps.start[index]), int(device.gaps.end[index])
+    this = slice(index, index + 1)
+    parts = [(wait, int(wait.time.within(device.gaps.start[this], device.gaps.end[this])[0])) for wait in waits]
     return Gap(
         process=device.lane.process,
         at_ns=start,
@@ -241,26 +243,17 @@ def _gap(device: Device, index: int) -> Gap:
         before=device.before(index),
         after=device.after(index),
         after_no_work=bool(device.stopped[index] < start),
-        causes=_causes(device.waits(slice(index, index + 1))),
+        causes=_causes(parts),
     )
 
 
-def _causes(waits: Sequence[Wait]) -> tuple[Cause, ...]:
-    """Return what was done while somebody waited, longest first."""
-    total = sum(wait.time.total for wait in waits)
+def _causes(parts: Sequence[tuple[Wait, int]]) -> tuple[Cause, ...]:
+    """Return what was waited for, and how long, longest first."""
     times: dict[tuple[str, str], int] = {}
-    for wait in waits:
-        done = [(lane, working(lane)) for lane in wait.lanes]
-        otherwise = wait.time.total - wait.time.overlap(
-            joined([union(lane.start[at], lane.end[at]) for lane, at in done])
-        )
-        if otherwise:
-            times["", wait.otherwise] = times.get(("", wait.otherwise), 0) + otherwise
-        for lane, work in done:
-            overlap = wait.time.within(lane.start, lane.end)
-            for kind in np.unique(lane.kind[work & (overlap > 0)]):
-                key = lane.process, name_of(kind)
-                times[key] = times.get(key, 0) + int(overlap[lane.kind == kind].sum())
+    for wait, ns in parts:
+        if ns:
+            times[wait.process, wait.span] = times.get((wait.process, wait.span), 0) + ns
+    total = sum(times.values())
     causes = [Cause(process, span, ns, ns / total) for (process, span), ns in times.items()]
     return tuple(sorted(causes, key=lambda cause: -cause.ns))
 

@@ -39,6 +39,21 @@ class Intervals:
         """Return what lies between them."""
         return Intervals(self.end[:-1], self.start[1:])
 
+    def common(self, other: Intervals) -> Intervals:
+        """Return the moments that are in both."""
+        return self._where(other, True)
+
+    def without(self, other: Intervals) -> Intervals:
+        """Return the moments that are not in the other."""
+        return self._where(other, False)
+
+    def _where(self, other: Intervals, there: bool) -> Intervals:
+        """Return the moments at which the other is there, or is not."""
+        edges = np.unique(np.concatenate((self.start, self.end, other.start, other.end)))
+        start, end = edges[:-1], edges[1:]
+        wanted = (self.within(start, end) > 0) & ((other.within(start, end) > 0) == there)
+        return union(start[wanted], end[wanted])
+
     def _until(self, time: Times) -> Times:
         """Return how much is covered before each time."""
         if not len(self):

@@ -56,10 +56,7 @@ def _parts(found: Report) -> Iterator[str]:
         yield _processes(found)
     if found.together is not None and found.together.gaps.count:
         gaps = found.together.gaps
-        yield table(
-            ["what idle devices waited for", "time", "of idle time"],
-            [[_doing(cause), duration(cause.ns), percent(cause.share)] for cause in gaps.causes[:CAUSES_OF_ALL]],
-        )
+        yield table(["what idle devices waited for", "time", "of idle time"], _cause_rows(gaps.causes))
         several = len(found.devices) > 1
         yield table(
             ["longest gaps: at", "idle for", "between steps", "waiting for"],
@@ -119,6 +116,16 @@ def _processes(found: Report) -> str:
             name = f"{span.span} ×{span.count:,}"
             rows.append(["", name, duration(span.total_ns), "", "", duration(span.p50_ns), duration(span.p99_ns)])
     return table(["process", "spans", "CPU time", "hidden", "of it", "p50", "p99"], rows, left=2)
+
+
+def _cause_rows(causes: Sequence[Cause]) -> list[list[str]]:
+    """Return rows that add up to all idle time."""
+    rows = [[_doing(cause), duration(cause.ns), percent(cause.share)] for cause in causes[:CAUSES_OF_ALL]]
+    rest = causes[CAUSES_OF_ALL:]
+    if rest:
+        ns, share = sum(cause.ns for cause in rest), sum(cause.share for cause in rest)
+        rows.append(["all else", duration(ns), percent(share)])
+    return rows
 
 
 def _spread(p50: float | None, p99: float | None) -> str:
