@@ -9,7 +9,7 @@ import pytest
 
 from tests.made_traces import FORWARD, TOKENIZE, Process, lockstep_run, made_trace, overlapped_run, span, write_trace
 from timeline.__main__ import main
-from timeline.comparison import Figure, Unit, compare, text
+from timeline.comparison import COMPARABLE, Figure, Unit, compare, text, work_differs
 from timeline.figures import report
 
 TURNS = report(made_trace(*lockstep_run(3)))
@@ -27,23 +27,26 @@ def figures() -> dict[str, Figure]:
         ("steady state", Unit.NS, 2_800_000, 2_400_000, 6 / 7),
         ("device active, steady state", Unit.SHARE, 6 / 7, 1.0, 1 / 7),
         ("device idle, steady state", Unit.SHARE, 1 / 7, 0.0, -1 / 7),
-        ("device idle, steady state, time", Unit.NS, 400_000, 0, 0.0),
+        ("device idle, steady state, device time", Unit.NS, 400_000, 0, 0.0),
         ("device idle, whole run", Unit.SHARE, 650 / 3050, 250 / 2650, 250 / 2650 - 650 / 3050),
         ("gain if it were never idle", Unit.RATIO, 7 / 6, 1.0, 6 / 7),
+        ("forward, of active time", Unit.SHARE, 750 / 800, 750 / 800, 0.0),
+        ("sample, of active time", Unit.SHARE, 50 / 800, 50 / 800, 0.0),
         ("idle gaps", Unit.COUNT, 2, 0, 0.0),
         ("idle gap, p50", Unit.NS, 200_000, None, None),
         ("idle gap, p99", Unit.NS, 200_000, None, None),
         ("idle gap, longest", Unit.NS, 200_000, None, None),
         ("decode steps", Unit.COUNT, 3, 3, 1.0),
+        ("decode rows a step, p50", Unit.COUNT, 4, 4, 1.0),
         ("decode step, p50", Unit.NS, 800_000, 800_000, 1.0),
         ("decode step, p99", Unit.NS, 800_000, 800_000, 1.0),
         ("tokens", Unit.COUNT, 12, 12, 1.0),
         ("tokens a second, steady state", Unit.PER_SECOND, 12 / 2.8e-3, 12 / 2.4e-3, 7 / 6),
         ("wasted rows", Unit.SHARE, 0.0, 0.0, 0.0),
-        ("CPU time of schedulers", Unit.NS, 330_000, 330_000, 1.0),
-        ("hidden CPU time of schedulers", Unit.SHARE, 0.0, 200 / 330, 200 / 330),
-        ("CPU time of workers", Unit.NS, 210_000, 210_000, 1.0),
-        ("hidden CPU time of workers", Unit.SHARE, 0.0, 140 / 210, 140 / 210),
+        ("host time of schedulers", Unit.NS, 330_000, 330_000, 1.0),
+        ("hidden host time of schedulers", Unit.SHARE, 0.0, 200 / 330, 200 / 330),
+        ("host time of workers", Unit.NS, 210_000, 210_000, 1.0),
+        ("hidden host time of workers", Unit.SHARE, 0.0, 140 / 210, 140 / 210),
     ],
 )
 def test_a_figure_is_that_of_both_and_their_relation(
@@ -56,7 +59,7 @@ def test_a_figure_is_that_of_both_and_their_relation(
 
 
 def test_every_figure_is_judged_above_and_what_neither_has_is_left_out() -> None:
-    assert len(figures()) == 21
+    assert len(figures()) == 24
     assert not any("prefill" in name or "mixed" in name for name in figures())
 
 
@@ -70,7 +73,7 @@ def test_a_timeline_without_a_device_is_compared_as_far_as_it_goes() -> None:
     frontend = report(made_trace(Process("frontend", "frontend", "", [span(TOKENIZE, 0, 5)])))
     found = {figure.name: figure for figure in compare(TURNS, frontend)}
     assert (found["whole run"].b, found["device idle, steady state"].b) == (5000, None)
-    assert found["CPU time of schedulers"].b is None
+    assert found["host time of schedulers"].b is None
     shown = text("a", "b", TURNS, frontend)
     assert "NOTE: b: There is no span of a device" in shown
 
@@ -78,6 +81,26 @@ def test_a_timeline_without_a_device_is_compared_as_far_as_it_goes() -> None:
 def test_nothing_is_divided_by_nothing() -> None:
     nothing = report(made_trace())
     assert {figure.relative for figure in compare(nothing, TURNS)} == {None}
+
+
+def test_runs_of_other_work_are_said_to_be_so() -> None:
+    """Two decode rows fewer in each of three steps; a run whose prompt has nine tokens, one of them a decode."""
+    fewer = report(made_trace(*lockstep_run(3, rows=2)))
+    assert work_differs(TURNS, AHEAD) == []
+    assert work_differs(TURNS, fewer) == [
+        "The work differs: 12 and 6 settled tokens. Steps of other work take other times."
+    ]
+    prompt = Process("worker 0", "worker", "cpu", [span(FORWARD, 0, 5, 1, rows=2, tokens=10, decodes=1)])
+    (problem,) = work_differs(TURNS, report(made_trace(prompt)))
+    assert problem.startswith("The work differs: 0 and 9 prompt tokens. "), "what one of them settled is unknown"
+    assert work_differs(TURNS, report(made_trace())) == []
+    assert "NOTE: The work differs" in text("a", "b", TURNS, fewer)
+
+
+def test_what_can_be_compared_is_said_below_the_table() -> None:
+    shown = text("a", "b", TURNS, AHEAD)
+    assert "NOTE" not in shown
+    assert shown.endswith(COMPARABLE)
 
 
 def test_the_comparison_is_a_table_headed_by_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

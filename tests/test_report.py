@@ -44,7 +44,7 @@ from tests.made_traces import (
 from timeline.__main__ import main
 from timeline.figures import DeviceFigures, GapFigures, report
 from timeline.report import text
-from timeline.trace import HOST, read_trace
+from timeline.trace import HOST, KV_BLOCKS, REQUESTS, Counter, read_trace
 
 ROOT = Path(__file__).parent.parent
 
@@ -93,18 +93,18 @@ def test_what_is_done_ahead_is_hidden_and_leaves_no_gap() -> None:
     assert (device.idle_ns, device.idle_share, device.gain) == (0, 0.0, 1.0)
     assert device.gaps == GapFigures(0, 0, None, None, None, (), ())
     ours, theirs = found.processes
-    assert (ours.process, ours.role, ours.cpu_ns, ours.hidden_ns) == ("scheduler", "scheduler", 330 * US, 200 * US)
+    assert (ours.process, ours.role, ours.host_ns, ours.hidden_ns) == ("scheduler", "scheduler", 330 * US, 200 * US)
     assert ours.hidden_share == pytest.approx(200 / 330)
-    assert (theirs.process, theirs.role, theirs.cpu_ns, theirs.hidden_ns) == ("worker 0", "worker", 210 * US, 140 * US)
+    assert (theirs.process, theirs.role, theirs.host_ns, theirs.hidden_ns) == ("worker 0", "worker", 210 * US, 140 * US)
 
 
 def test_in_turns_nothing_is_hidden() -> None:
     assert [process.hidden_ns for process in report(made_trace(*lockstep_run(3))).processes] == [0, 0]
 
 
-def test_waiting_is_no_cpu_time() -> None:
+def test_waiting_is_no_host_time() -> None:
     (process,) = report(made_trace(scheduler(span(WAIT, 0, 10), span(PLAN, 10, 11, 1), span(IDLE, 11, 20)))).processes
-    assert process.cpu_ns == 1 * US
+    assert process.host_ns == 1 * US
     assert [one.span for one in process.spans] == ["plan"]
 
 
@@ -433,7 +433,8 @@ def launched_by(process: Process, gaps: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 FURTHEST_FIRST = [
     ("worker", SpanKind.COPY_IN), ("worker", LAUNCH), ("worker", STAGE), ("worker", RECEIVE), ("scheduler", SEND),
-    ("scheduler", PLAN), ("scheduler", SETTLE), ("scheduler", RECEIVE), ("worker", REPLY), ("worker", SpanKind.COPY_OUT),
+    ("scheduler", PLAN), ("scheduler", SETTLE), ("scheduler", RECEIVE), ("worker", REPLY),
+    ("worker", SpanKind.COPY_OUT),
 ]  # fmt: skip
 
 
@@ -482,14 +483,14 @@ def test_figures_are_what_counting_microseconds_gives(processes: tuple[list[Proc
         assert device.gaps.count == (np.diff(gaps.astype(int)) == 1).sum()
         launched = launched_by(process, gaps)
         expected: dict[tuple[str, str], int] = {}
-        for at in np.flatnonzero(gaps):
-            cause = waited_for(int(at), process, own, bool(launched[at]))
+        for at in np.flatnonzero(gaps).tolist():
+            cause = waited_for(at, process, own, bool(launched[at]))
             expected[cause] = expected.get(cause, 0) + US
         assert {(cause.process, cause.span): cause.ns for cause in device.gaps.causes} == expected
-    hosts = [each for each in (*workers, *schedulers) if any(one.tid == HOST for one in each.spans)]
+    hosts = [each for each in (*schedulers, *workers) if any(one.tid == HOST for one in each.spans)]  # by their names
     for figures, process in zip(found.processes, hosts, strict=True):
         cpu = moments(*(one for one in process.spans if one.tid == HOST and one.kind not in (WAIT, IDLE)))
-        assert figures.cpu_ns == cpu.sum() * US
+        assert figures.host_ns == cpu.sum() * US
         if process in computing:
             busy = moments(*(one for one in process.spans if one.kind in (FORWARD, SAMPLE)))
             assert figures.hidden_ns == (cpu & busy).sum() * US
@@ -519,8 +520,8 @@ def test_sums_hold(processes: tuple[list[Process], list[Process]]) -> None:
         steps = sum(steps.count for steps in found.together.steps)
         assert steps == sum(steps.count for device in found.devices for steps in device.steps)
     for process in found.processes:
-        assert process.cpu_ns == sum(spans.total_ns for spans in process.spans)
-        assert 0 <= (process.hidden_ns or 0) <= process.cpu_ns
+        assert process.host_ns == sum(spans.total_ns for spans in process.spans)
+        assert 0 <= (process.hidden_ns or 0) <= process.host_ns
     if found.settled is not None:
         everything = [one for each in (*workers, *schedulers) for one in each.spans if one.kind == SETTLE]
         assert found.settled.tokens == sum(one.tokens for one in everything)
@@ -561,11 +562,93 @@ def test_the_rows_of_what_was_waited_for_add_up_even_if_not_all_are_shown() -> N
     assert sum(shares) == pytest.approx(100, abs=1)
 
 
+def test_processes_are_in_the_order_in_which_people_count() -> None:
+    names = ["worker 10", "worker 2", "worker 0", "scheduler"]
+    spans = [span(FORWARD, 0, 5, 1), span(STAGE, 0, 1, 1)]
+    found = report(made_trace(*(worker(*spans, name=name) for name in names)))
+    assert [device.process for device in found.devices] == ["scheduler", "worker 0", "worker 2", "worker 10"]
+    assert [process.process for process in found.processes] == ["scheduler", "worker 0", "worker 2", "worker 10"]
+
+
+def test_two_devices_time_is_said_to_be_such_and_speed_is_by_the_clock() -> None:
+    """Two steps of 10 µs at the same time, 8 tokens each."""
+    workers = [worker(span(FORWARD, 0, 10, 1, session=n), span(FORWARD, 10, 20, 2, session=n), name=f"worker {n}")
+               for n in (1, 2)]  # fmt: skip
+    settle = [span(SETTLE, 20, 21, 2, session=n, tokens=8) for n in (1, 2)]
+    shown = text(report(made_trace(*workers, scheduler(*settle[:1]), scheduler(*settle[1:], name="scheduler 2"))))
+    assert "16 tokens settled, 800,000 a second of the 20.0 µs in which any device was in its steady state" in shown
+    assert row_of(shown, "steady state") == ["20.0 µs", "20.0 µs", "40.0 µs"]
+
+
+def row_of(shown: str, name: str) -> list[str]:
+    """Return the cells behind a name."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if line.startswith("|")]
+    return next(row[1:] for row in rows if row[0] == name)
+
+
+def test_active_time_is_divided_and_copies_are_beside_it() -> None:
+    device = device_of(
+        worker(
+            span(FORWARD, 0, 6, 1), span(SAMPLE, 6, 8, 1), span(SpanKind.COPY_IN, 7, 9, 2), span(FORWARD, 10, 11, 2),
+            span(SAMPLE, 11, 12, 2), span(SpanKind.COPY_OUT, 12, 13, 2),
+        )
+    )  # fmt: skip
+    assert [(part.span, part.count, part.total_ns // US, part.share) for part in device.parts] == [
+        ("forward", 2, 7, 0.7), ("sample", 2, 3, 0.3), ("copy in", 1, 2, 0.2), ("copy out", 1, 1, 0.1)
+    ]  # fmt: skip
+    shown = text(report(made_trace(*lockstep_run(3))))
+    assert row_of(shown, "forward, of active time") == ["2.25 ms, 93.8 %"]
+    assert row_of(shown, "copy in, beside active time") == ["30.0 µs, 1.2 %"]
+
+
+def test_how_large_steps_were_is_said() -> None:
+    spans = [
+        span(FORWARD, at, at + 1, at + 1, rows=rows, tokens=rows, decodes=rows) for at, rows in enumerate((2, 9, 4))
+    ]
+    prompts = [span(FORWARD, 5, 6, 9, rows=3, tokens=1500), span(FORWARD, 6, 7, 10, rows=1, tokens=20)]
+    shown = text(report(made_trace(worker(*spans, *prompts))))
+    assert row_of(shown, "decode rows a step, p50 / p99") == ["4 / 9"]
+    assert row_of(shown, "prefill rows a step, p50 / p99") == ["1 / 3"]
+    assert row_of(shown, "prefill tokens a step, p50 / p99") == ["20 / 1,500"]
+    assert "decode tokens a step" not in shown
+
+
+def counter(name: str, *told: tuple[float, int, int], process: str = "scheduler") -> Counter:
+    first, second = {REQUESTS: ("running", "waiting"), KV_BLOCKS: ("used", "free")}[name]
+    at, one, other = np.array(told, np.int64).reshape(-1, 3).T
+    return Counter(process, name, at * US, {first: one, second: other})
+
+
+def test_load_is_a_mean_over_time_and_the_most() -> None:
+    """4 requests for 1 µs, 8 for 3 µs; the last ones have no time left."""
+    requests = counter(REQUESTS, (0, 4, 0), (1, 8, 2), (4, 20, 1))
+    blocks = counter(KV_BLOCKS, (0, 10, 90), (2, 30, 70))
+    trace = replace(made_trace(*lockstep_run(2)), counters=(requests, blocks))
+    (load,) = report(trace).load
+    assert (load.process, load.running_mean, load.running_max, load.waiting_mean, load.waiting_max) == (
+        "scheduler", 7.0, 20, 1.5, 2
+    )  # fmt: skip
+    assert load.blocks_share_mean == pytest.approx(0.1)
+    assert load.blocks_share_max == pytest.approx(0.3)
+    said = "scheduler, mean (most): 7.0 (20) requests running, 1.5 (2) waiting, 10.0 % (30.0 %) of KV blocks in use."
+    assert said in text(report(trace)).splitlines()
+
+
+def test_load_that_was_told_once_or_without_blocks_is_what_it_is() -> None:
+    (load,) = report(replace(made_trace(*lockstep_run(2)), counters=(counter(REQUESTS, (5, 3, 1)),))).load
+    assert (load.running_mean, load.waiting_mean, load.blocks_share_mean) == (3.0, 1.0, None)
+
+
 def test_with_several_devices_there_is_a_column_for_each_and_one_for_all() -> None:
     _, one = lockstep_run(2)
     shown = text(report(made_trace(one, replace(one, name="worker 1", device="cuda:1"))))
     head = next(line for line in shown.splitlines() if line.startswith("|"))
-    assert [cell.strip() for cell in head.split("|")[1:-1]] == ["", "worker 0 (cpu)", "worker 1 (cuda:1)", "together"]
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == [
+        "",
+        "worker 0 (cpu)",
+        "worker 1 (cuda:1)",
+        "together, device time",
+    ]
     assert "1.00 ms, worker 1" in shown
 
 
@@ -577,6 +660,62 @@ def test_the_command_prints_text_or_json(tmp_path: Path, capsys: pytest.CaptureF
     printed = json.loads(capsys.readouterr().out)
     assert printed["devices"][0]["idle_ns"] == 400 * US
     assert printed == json.loads(json.dumps(asdict(report(read_trace(path)))))
+
+
+def test_a_warm_up_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps of 800 µs begin at 200 µs, and then each ms; of the second, only the end of its copy is later than 2 ms."""
+    path = write_trace(tmp_path / "run.json", *lockstep_run(5))
+    assert main(["report", str(path), "--from", "0.0012", "--to", "0.004", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["from_ns"], printed["to_ns"]) == (1200 * US, 4000 * US)
+    (device,) = printed["devices"]
+    assert (device["steady_ns"], device["busy_ns"], device["gaps"]["count"]) == (2800 * US, 2400 * US, 2)
+    assert sum(steps["count"] for steps in device["steps"]) == 3
+    assert main(["report", str(path), "--from", "0.0013"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("run.json from 1.30 ms: ")
+    assert row_of(shown, "decode steps") == ["3"], "the second step began before"
+    assert row_of(shown, "decode step, p50 / p99") == ["800 µs / 800 µs"], "and so its sample counts as little"
+
+
+def test_a_part_has_the_load_of_its_time() -> None:
+    trace = replace(made_trace(*lockstep_run(3)), counters=(counter(REQUESTS, (0, 1, 0), (1000, 5, 2), (2000, 7, 0)),))
+    (load,) = report(trace, 0.0005, 0.002).load
+    assert (load.running_mean, load.running_max) == (5.0, 7)
+    assert report(trace, 0.00205).load == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--from", "2", "--to", "1"], "timeline: --to 1 is not after --from 2\n"),
+        (["--from", "7"], "timeline: run.json: nothing lies there: the run is from 0.000 s to 0.003 s\n"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], reason: str
+) -> None:
+    assert main(["report", str(write_trace(tmp_path / "run.json", *lockstep_run(3))), *options]) == 2
+    assert capsys.readouterr().err == reason
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_a_terminal_that_lacks_letters_gets_others(tmp_path: Path, encoding: str, command: str) -> None:
+    path = str(write_trace(tmp_path / "größe ✓.json", *lockstep_run(3)))
+    arguments = [sys.executable, "-m", "timeline", command, *[path] * (2 if command == "compare" else 1)]
+    for options in ([], ["--json"]):
+        done = subprocess.run(
+            [*arguments, *options],
+            cwd=ROOT,
+            capture_output=True,
+            timeout=20,
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        said = done.stdout.decode(encoding)
+        assert json.loads(said) if options else "200 ?s" in said or "200 µs" in said
 
 
 def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,6 +258,33 @@ def test_events_of_other_programs_are_passed_over(tmp_path: Path) -> None:
     assert_same(read_trace(path), made_trace(*SMALL))
 
 
+def test_counters_are_read_in_order_of_time_and_those_of_others_passed_over(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "run.json", *SMALL)
+    whole = json.loads(path.read_text())
+    told = [
+        {"ph": "C", "pid": 1, "name": "KV blocks", "ts": at, "args": {"used": used, "free": 9 - used}}
+        for at, used in ((7.5, 2), (3, 1))
+    ]
+    others = [
+        {"ph": "C", "pid": 1, "name": "memory", "ts": 0, "args": {"bytes": 1}},
+        {"ph": "C", "pid": "python", "name": "requests", "ts": 0, "args": {"running": 1, "waiting": 2}},
+        {"ph": "C", "pid": 77, "name": "requests", "ts": 0, "args": {"running": 1.5, "waiting": 2}},
+    ]
+    path.write_text(json.dumps(whole | {"traceEvents": [*others, *whole["traceEvents"], *told]}))
+    blocks, requests = read_trace(path).counters
+    assert (blocks.process, blocks.name, blocks.at.tolist()) == ("scheduler", "KV blocks", [3000, 7500])
+    assert {name: column.tolist() for name, column in blocks.values.items()} == {"used": [1, 2], "free": [8, 7]}
+    assert (requests.name, requests.at.tolist()) == ("requests", [0])
+    assert {name: column.tolist() for name, column in requests.values.items()} == {"running": [1], "waiting": [0]}
+
+
+def test_a_damaged_counter_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps([OURS, {"ph": "C", "pid": 1, "name": "requests", "ts": 1, "args": {"running": 1}}]))
+    with pytest.raises(TraceError, match="an event is damaged: {'ph': 'C'"):
+        read_trace(path)
+
+
 @pytest.mark.parametrize(("path", "reason"), [("/proc/self/mem", "Input/output error"), ("/", "Is a directory")])
 def test_what_cannot_be_read_is_refused_in_one_line(path: str, reason: str) -> None:
     with pytest.raises(TraceError, match=f"^{path}: {reason}$"):

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from timeline import collect, comparison, draw, report, start, status, stop
 from timeline.errors import TraceError
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_options(one)
     names.add_parser(COLLECT, help=(collect.__doc__ or "").splitlines()[0])
     given = parser.parse_args(arguments)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every terminal has "µ" and "×"
     try:
         status: int = SUBCOMMANDS[given.name].run(given)
         sys.stdout.flush()

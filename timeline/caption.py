@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timeline.figures import DeviceFigures, report
+from timeline.figures import DeviceFigures, Report, report
 from timeline.trace import Trace
 from timeline.wording import duration, percent
 
@@ -22,12 +22,12 @@ def caption(trace: Trace) -> Caption:
     """Return what is said of a run; its figures are those of the steady state, as the report has them."""
     found = report(trace)
     name = trace.name.removesuffix(".gz").removesuffix(".json")
-    return Caption(name, _figures(found.together) if found.together else "", found.problems)
+    return Caption(name, _figures(found, found.together) if found.together else "", found.problems)
 
 
-def _figures(device: DeviceFigures) -> str:
+def _figures(found: Report, device: DeviceFigures) -> str:
     said = [f"device active {percent(device.busy_share)}", f"idle {percent(device.idle_share)}"]
     steps = sum(kind.count for kind in device.steps)
     if steps:
-        said += [f"{duration(device.steady_ns / steps)} a step", f"{steps:,} steps in {duration(device.steady_ns)}"]
+        said += [f"{duration(device.steady_ns / steps)} a step", f"{steps:,} steps in {duration(found.steady_ns)}"]
     return "  ·  ".join(said)

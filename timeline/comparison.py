@@ -14,6 +14,11 @@ from timeline.figures import STEP_KINDS, Report, report
 from timeline.trace import SCHEDULER, WORKER, read_trace
 from timeline.wording import UNKNOWN, duration, number, percent, points, table, times
 
+COMPARABLE = (
+    "Step times of two runs can be compared if both had the same work and a machine of their own: what else runs there "
+    "changes them by more than most differences that are looked for."
+)
+
 
 class Unit(StrEnum):
     """What a figure is measured in."""
@@ -65,7 +70,7 @@ def run(given: argparse.Namespace) -> int:
     figures = compare(a, b)
     if given.json:
         both = {"a": asdict(a), "b": asdict(b), "figures": [asdict(figure) for figure in figures]}
-        print(json.dumps(both, indent=2, ensure_ascii=False))
+        print(json.dumps(both | {"problems": work_differs(a, b)}, indent=2))
     else:
         print(text(str(given.a), str(given.b), a, b))
     if given.out:
@@ -76,12 +81,31 @@ def run(given: argparse.Namespace) -> int:
 def text(a_name: str, b_name: str, a: Report, b: Report) -> str:
     """Return the comparison as a Markdown table that is readable as it is."""
     notes = [f"NOTE: {name}: {problem}" for name, found in ((a_name, a), (b_name, b)) for problem in found.problems]
+    notes += [f"NOTE: {problem}" for problem in work_differs(a, b)]
     rows = [
         [figure.name, _shown(figure.unit, figure.a), _shown(figure.unit, figure.b), _relation(figure)]
         for figure in compare(a, b)
     ]
     parts = ["\n".join(notes)] if notes else []
-    return "\n\n".join([*parts, table(["", a_name, b_name, "change"], rows)])
+    return "\n\n".join([*parts, table(["", a_name, b_name, "change"], rows), COMPARABLE])
+
+
+def work_differs(a: Report, b: Report) -> list[str]:
+    """Return a sentence if two runs had other tokens to compute or to settle, as far as that is known."""
+    differences = []
+    for name, first, second in zip(("prompt tokens", "settled tokens"), _work(a), _work(b), strict=True):
+        if first is not None and second is not None and first != second:
+            differences.append(f"{first:,} and {second:,} {name}")
+    if not differences:
+        return []
+    return [f"The work differs: {', '.join(differences)}. Steps of other work take other times."]
+
+
+def _work(of: Report) -> tuple[int | None, int | None]:
+    """Return how many tokens of prompts were computed, and how many tokens were settled."""
+    steps = of.together.steps if of.together else ()
+    prompts = sum(kind.tokens - kind.decodes for kind in steps) if steps else None
+    return prompts, of.settled.tokens if of.settled else None
 
 
 def _figures(of: Report) -> Iterator[tuple[str, Unit, float | None]]:
@@ -91,9 +115,12 @@ def _figures(of: Report) -> Iterator[tuple[str, Unit, float | None]]:
     device = of.together
     yield "device active, steady state", Unit.SHARE, device.busy_share if device else None
     yield "device idle, steady state", Unit.SHARE, device.idle_share if device else None
-    yield "device idle, steady state, time", Unit.NS, device.idle_ns if device else None
+    yield "device idle, steady state, device time", Unit.NS, device.idle_ns if device else None
     yield "device idle, whole run", Unit.SHARE, 1 - device.busy_share_of_run if device else None
     yield "gain if it were never idle", Unit.RATIO, device.gain if device else None
+    parts = {part.span: part.share for part in device.parts} if device else {}
+    yield "forward, of active time", Unit.SHARE, parts.get("forward")
+    yield "sample, of active time", Unit.SHARE, parts.get("sample")
     yield "idle gaps", Unit.COUNT, device.gaps.count if device else None
     yield "idle gap, p50", Unit.NS, device.gaps.p50_ns if device else None
     yield "idle gap, p99", Unit.NS, device.gaps.p99_ns if device else None
@@ -102,6 +129,7 @@ def _figures(of: Report) -> Iterator[tuple[str, Unit, float | None]]:
     for kind in STEP_KINDS:
         steps = by_kind.get(kind)
         yield f"{kind} steps", Unit.COUNT, steps.count if steps else None
+        yield f"{kind} rows a step, p50", Unit.COUNT, steps.rows_p50 if steps else None
         yield f"{kind} step, p50", Unit.NS, steps.p50_ns if steps else None
         yield f"{kind} step, p99", Unit.NS, steps.p99_ns if steps else None
     yield "tokens", Unit.COUNT, of.settled.tokens if of.settled else None
@@ -109,11 +137,11 @@ def _figures(of: Report) -> Iterator[tuple[str, Unit, float | None]]:
     yield "wasted rows", Unit.SHARE, of.settled.wasted_share if of.settled else None
     for role in (SCHEDULER, WORKER):
         processes = [process for process in of.processes if process.role == role]
-        cpu = sum(process.cpu_ns for process in processes)
-        known = cpu and all(process.hidden_ns is not None for process in processes)
-        hidden = sum(process.hidden_ns or 0 for process in processes) / cpu if known else None
-        yield f"CPU time of {role}s", Unit.NS, cpu if processes else None
-        yield f"hidden CPU time of {role}s", Unit.SHARE, hidden
+        host = sum(process.host_ns for process in processes)
+        known = host and all(process.hidden_ns is not None for process in processes)
+        hidden = sum(process.hidden_ns or 0 for process in processes) / host if known else None
+        yield f"host time of {role}s", Unit.NS, host if processes else None
+        yield f"hidden host time of {role}s", Unit.SHARE, hidden
 
 
 def _relative(unit: Unit, a: float | None, b: float | None) -> float | None:

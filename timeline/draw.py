@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from timeline.errors import TraceError
 from timeline.page import write_page
+from timeline.part import seconds
 from timeline.trace import Trace, read_trace
 from timeline.window import View, Window, side_by_side, telling, whole
 
@@ -26,11 +26,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="start",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="what to show, after the recording began; a page has the rest, too (default: some ordinary steps)",
     )
-    parser.add_argument("--to", dest="end", type=_seconds, metavar="SECONDS", help="until when; default: the run's end")
+    parser.add_argument("--to", dest="end", type=seconds, metavar="SECONDS", help="until when; default: the run's end")
 
 
 def run(given: argparse.Namespace) -> int:
@@ -96,13 +96,3 @@ def _check(trace: Trace) -> None:
     run = whole(trace)
     if run.end <= run.start:
         raise TraceError(f"{trace.name}: there are no spans to draw")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return seconds

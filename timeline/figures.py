@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 from protocol.messages import SpanKind
 from timeline.device import Device, StepId, Steps, Wait, devices, step_keys, steps_of, working
 from timeline.intervals import joined, union
-from timeline.trace import FRONTEND, HOST, SCHEDULER, WORKER, Lane, Trace, name_of
+from timeline.part import part_of
+from timeline.trace import FRONTEND, HOST, KV_BLOCKS, REQUESTS, SCHEDULER, WORKER, Lane, Trace, name_of
+from timeline.wording import natural
 
 WORST_GAPS = 5
 
-STEP_KINDS = ("decode", "mixed", "prefill")
+STEP_KINDS = DECODE, MIXED, PREFILL = ("decode", "mixed", "prefill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +68,34 @@ class GapFigures:
 class StepFigures:
     """Device time of one kind of step, from the start of the forward pass to the end of sampling.
 
-    decode: every row carries on with one token; prefill: none does; mixed: some do.
+    decode: every row carries on with one token; prefill: none does; mixed: some do. Of all rows, `decodes` are such.
     """
 
     kind: str
     count: int
     rows: int
     tokens: int
+    decodes: int
     total_ns: int
     p50_ns: float
     p99_ns: float
+    rows_p50: int  # of a step
+    rows_p99: int
+    tokens_p50: int
+    tokens_p99: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartFigures:
+    """One kind of a device's spans, and its share of the active time: forward and sample make up all of it.
+
+    Copies are beside the active time, or in it: they have a lane of their own.
+    """
+
+    span: str
+    count: int
+    total_ns: int
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +119,7 @@ class DeviceFigures:
     busy_share: float
     idle_share: float
     gain: float
+    parts: tuple[PartFigures, ...]  # forward, sample, copy in, copy out, as far as there are any
     gaps: GapFigures
     steps: tuple[StepFigures, ...]
 
@@ -115,17 +137,31 @@ class SpanFigures:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFigures:
-    """Where a process's time went. `cpu` is all but waiting; `hidden` is the part of it during which a device computed.
+    """Where a process's time went. `host` is all but waiting; `hidden` the part of it during which a device computed.
 
-    That device is the worker's own, or one that the scheduler plans for, or any if it is a frontend.
+    Host time passes on the clock: it includes waits for a core of the CPU. The device is the worker's own, or one that
+    the scheduler plans for, or any if it is a frontend.
     """
 
     process: str
     role: str
-    cpu_ns: int
+    host_ns: int
     hidden_ns: int | None
     hidden_share: float | None
     spans: tuple[SpanFigures, ...]  # longest together first
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFigures:
+    """What one scheduler had to do, by its counters: the mean over time, and the most."""
+
+    process: str
+    running_mean: float  # requests
+    running_max: int
+    waiting_mean: float
+    waiting_max: int
+    blocks_share_mean: float | None  # of its KV blocks, those in use
+    blocks_share_max: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,38 +182,50 @@ class SettledFigures:
 class Report:
     """What a timeline says. The run is from the start of the first span to the end of the last.
 
-    `together` is all devices as one: their times are added up. `problems` are sentences on what the figures lack.
+    Devices and processes are in the order of their names. `together` is all devices as one: their times are added up,
+    so they are device time, of which more passes than on the clock. `problems` are sentences on what the figures lack.
     """
 
     name: str
     started: str
+    from_ns: int | None  # what was asked for, if only a part was
+    to_ns: int | None
     run_ns: int
     steady_ns: int  # at least one device was in its steady state
     devices: tuple[DeviceFigures, ...]
     together: DeviceFigures | None
     processes: tuple[ProcessFigures, ...]
     settled: SettledFigures | None
+    load: tuple[LoadFigures, ...]
     lost: int  # spans
     clock_error_ns: int
     complete: bool
     problems: tuple[str, ...]
 
 
-def report(trace: Trace) -> Report:
-    """Return the figures of a trace; what it lacks is in `problems`."""
-    found = devices(trace)
+def report(trace: Trace, start: float | None = None, end: float | None = None) -> Report:
+    """Return the figures of a trace, or of its part between two moments in seconds; what it lacks is in `problems`.
+
+    Raises `TraceError` if there is no such part.
+    """
+    trace = part_of(trace, start, end)
+    found = sorted(devices(trace), key=lambda device: natural(device.lane.process))
+    hosts = sorted((lane for lane in trace.lanes if lane.tid == HOST), key=lambda lane: natural(lane.process))
     run_ns = _run(trace)
     steady = joined([device.steady for device in found]).total
     settled = _settled(trace, steady)
     return Report(
         name=trace.name,
         started=trace.started,
+        from_ns=None if start is None else round(1e9 * start),
+        to_ns=None if end is None else round(1e9 * end),
         run_ns=run_ns,
         steady_ns=steady,
         devices=tuple(_device(run_ns, [device]) for device in found),
         together=_device(run_ns, found) if found else None,
-        processes=tuple(_process(lane, found) for lane in trace.lanes if lane.tid == HOST),
+        processes=tuple(_process(lane, found) for lane in hosts),
         settled=settled,
+        load=tuple(_loads(trace)),
         lost=trace.lost,
         clock_error_ns=trace.clock_error,
         complete=trace.complete,
@@ -209,9 +257,20 @@ def _device(run_ns: int, of: Sequence[Device]) -> DeviceFigures:
         busy_share=busy / (busy + idle),
         idle_share=idle / (busy + idle),
         gain=(busy + idle) / busy,
+        parts=tuple(_parts(of, busy)),
         gaps=_gaps(of),
         steps=_steps([steps_of(device) for device in of]),
     )
+
+
+def _parts(of: Sequence[Device], busy: int) -> Iterator[PartFigures]:
+    lanes = [lane for device in of for lane in (device.lane, *device.copies)]
+    for kind in (SpanKind.FORWARD, SpanKind.SAMPLE, SpanKind.COPY_IN, SpanKind.COPY_OUT):
+        spans = [(lane.start[lane.kind == kind], lane.end[lane.kind == kind]) for lane in lanes]
+        ns = sum(union(start, end).total for start, end in spans)
+        count = sum(len(start) for start, _ in spans)
+        if count:
+            yield PartFigures(name_of(kind), count, ns, ns / busy)
 
 
 def _gaps(of: Sequence[Device]) -> GapFigures:
@@ -271,8 +330,11 @@ def _steps(of: Sequence[Steps]) -> tuple[StepFigures, ...]:
             int(which.sum()),
             int(rows[which].sum()),
             int(tokens[which].sum()),
+            int(decodes[which].sum()),
             int(time[which].sum()),
             *np.percentile(time[which], [50, 99]).tolist(),
+            *np.percentile(rows[which], [50, 99], method="inverted_cdf").tolist(),
+            *np.percentile(tokens[which], [50, 99], method="inverted_cdf").tolist(),
         )
         for kind, which in kinds
         if which.any()
@@ -281,9 +343,9 @@ def _steps(of: Sequence[Steps]) -> tuple[StepFigures, ...]:
 
 def _process(lane: Lane, found: Sequence[Device]) -> ProcessFigures:
     work = working(lane)
-    cpu = union(lane.start[work], lane.end[work])
+    host = union(lane.start[work], lane.end[work])
     own = [device.busy for device in found if lane.role == FRONTEND or any(each is lane for each in device.hosts)]
-    hidden = cpu.overlap(joined(own)) if own else None
+    hidden = host.overlap(joined(own)) if own else None
     spans = []
     for kind in np.unique(lane.kind[work]):
         length = (lane.end - lane.start)[lane.kind == kind]
@@ -292,11 +354,37 @@ def _process(lane: Lane, found: Sequence[Device]) -> ProcessFigures:
     return ProcessFigures(
         process=lane.process,
         role=lane.role,
-        cpu_ns=cpu.total,
+        host_ns=host.total,
         hidden_ns=hidden,
-        hidden_share=None if hidden is None else _share(hidden, cpu.total),
+        hidden_share=None if hidden is None else _share(hidden, host.total),
         spans=tuple(sorted(spans, key=lambda span: -span.total_ns)),
     )
+
+
+def _loads(trace: Trace) -> Iterator[LoadFigures]:
+    told = {(counter.process, counter.name): counter for counter in trace.counters}
+    for process in sorted({counter.process for counter in trace.counters if counter.name == REQUESTS}, key=natural):
+        requests, blocks = told[process, REQUESTS], told.get((process, KV_BLOCKS))
+        used: NDArray[np.float64] | None = None
+        if blocks is not None:
+            total = blocks.values["used"] + blocks.values["free"]
+            used = blocks.values["used"] / np.maximum(total, 1)
+        running, waiting = requests.values["running"], requests.values["waiting"]
+        yield LoadFigures(
+            process,
+            _mean(requests.at, running),
+            int(running.max()),
+            _mean(requests.at, waiting),
+            int(waiting.max()),
+            None if blocks is None or used is None else _mean(blocks.at, used),
+            None if used is None else float(used.max()),
+        )
+
+
+def _mean(at: NDArray[np.int64], values: NDArray[Any]) -> float:
+    """Return the mean over the time from the first to the last; each value holds until the next is told."""
+    held = np.diff(at)
+    return float(np.average(values[:-1], weights=held) if held.any() else values.mean())
 
 
 def _settled(trace: Trace, steady_ns: int) -> SettledFigures | None:

@@ -45,6 +45,9 @@ FORMAT = 1
 
 WORKER, SCHEDULER, FRONTEND = ROLES = ("worker", "scheduler", "frontend")
 
+REQUESTS, KV_BLOCKS = "requests", "KV blocks"
+"""Counters of a scheduler."""
+
 NOT_WORK = (SpanKind.WAIT, SpanKind.IDLE)
 """What a process does when it does nothing."""
 
@@ -83,6 +86,20 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class Counter:
+    """What one counter of one process showed, in order of time; it stays as it is until it is told again.
+
+    at: int64, nanoseconds since the recording began. values: its columns, int64, one entry a moment each, by their
+    names: of REQUESTS "running" and "waiting", of KV_BLOCKS "used" and "free".
+    """
+
+    process: str
+    name: str
+    at: NDArray[np.int64]
+    values: dict[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """One recording. Lanes are in the order of pid and tid; those without spans are not there."""
 
@@ -92,6 +109,7 @@ class Trace:
     lost: int  # spans that were overwritten before they could be written
     clock_error: int  # nanoseconds by which a device's or another host's spans may be off, at most
     complete: bool  # whether the file has its end
+    counters: tuple[Counter, ...] = ()
 
 
 def read_trace(path: Path) -> Trace:
@@ -110,18 +128,22 @@ def read_trace(path: Path) -> Trace:
         return read.trace()
 
 
-_COLUMNS = ("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted")
+COLUMNS = ("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted")
+"""Of a `Lane`."""
+
+_COUNTERS = {REQUESTS: ("running", "waiting"), KV_BLOCKS: ("used", "free")}
 _TIDS = (HOST, COPY_IN, COMPUTE, COPY_OUT)
 _KINDS = {name_of(kind): int(kind) for kind in SpanKind}
 
 
 class _Reading:
-    """What was read so far: a row of `_COLUMNS` a span, 72 bytes each."""
+    """What was read so far: a row of `COLUMNS` a span, 72 bytes each."""
 
     def __init__(self, path: Path, stream: EventStream) -> None:
         self._path = path
         self._stream = stream
         self._rows: dict[tuple[int, int], array[int]] = {}
+        self._counters: dict[tuple[int, str], array[int]] = {}
         self._names: dict[int, str] = {}
         self._about: dict[int, dict[str, Any]] = {}
         self._lost = 0
@@ -133,6 +155,10 @@ class _Reading:
             kind = _KINDS.get(event.get("name", ""))
             if kind is not None:
                 self._span(kind, event)
+        elif phase == "C":
+            columns = _COUNTERS.get(event.get("name", ""))
+            if columns is not None:
+                self._counter(columns, event)
         elif phase == "M":
             self._metadata(event.get("name", ""), event.get("pid", 0), event.get("args", {}))
 
@@ -154,6 +180,12 @@ class _Reading:
         get = event.get("args", {}).get
         counts = get("rows", 0), get("tokens", 0), get("decodes", 0), get("wasted", 0)
         self._rows[lane].extend((kind, start, end, get("step", 0), get("session", 0), *counts))
+
+    def _counter(self, columns: tuple[str, str], event: Event) -> None:
+        numbers = [event["args"][column] for column in columns]
+        self._counters.setdefault((event["pid"], event["name"]), array("q")).extend(
+            (round(event["ts"] * 1000), *numbers)
+        )
 
     def _metadata(self, name: str, pid: int, arguments: dict[str, Any]) -> None:
         if name == "process_name":
@@ -184,14 +216,24 @@ class _Reading:
             lost=self._lost,
             clock_error=max((about["clock_error"] for about in self._about.values()), default=0),
             complete=self._stream.complete,
+            counters=tuple(self._told()),
         )
 
     def _lanes(self) -> Iterator[Lane]:
         for pid, tid in sorted(lane for lane in self._rows if lane[0] in self._about):
-            rows = np.frombuffer(self._rows.pop((pid, tid)), np.int64).reshape(-1, len(_COLUMNS))
+            rows = np.frombuffer(self._rows.pop((pid, tid)), np.int64).reshape(-1, len(COLUMNS))
             rows = rows[np.argsort(rows[:, 1], kind="stable")]
-            columns = dict(zip(_COLUMNS, (np.ascontiguousarray(column) for column in rows.T), strict=True))
+            columns = dict(zip(COLUMNS, (np.ascontiguousarray(column) for column in rows.T), strict=True))
             kind = columns.pop("kind").astype(np.uint8)
             about = self._about[pid]
-            name = self._names.get(pid, f"{about['role']} {pid}")
-            yield Lane(pid, tid, name, about["role"], about["device"], kind=kind, **columns)
+            yield Lane(pid, tid, self._name(pid), about["role"], about["device"], kind=kind, **columns)
+
+    def _told(self) -> Iterator[Counter]:
+        for pid, name in sorted(key for key in self._counters if key[0] in self._about):
+            columns = _COUNTERS[name]
+            rows = np.frombuffer(self._counters.pop((pid, name)), np.int64).reshape(-1, 1 + len(columns))
+            at, *values = np.ascontiguousarray(rows[np.argsort(rows[:, 0], kind="stable")].T)
+            yield Counter(self._name(pid), name, at, dict(zip(columns, values, strict=True)))
+
+    def _name(self, pid: int) -> str:
+        return self._names.get(pid, f"{self._about[pid]['role']} {pid}")

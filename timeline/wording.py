@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 UNKNOWN = "–"
 
+_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
@@ -37,6 +39,19 @@ def number(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{value:,}" if isinstance(value, int) else _three_digits(value)
+
+
+def size(count: int) -> str:
+    """Return bytes in the unit that suits them, which is a thousand of the one before: "45.1 KB"."""
+    if count < 1000:
+        return f"{count} B"
+    unit, name = next(((unit, name) for unit, name in _SIZES if count >= unit * 0.9995), _SIZES[-1])
+    return f"{_three_digits(count / unit)} {name}"
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return what puts names in order as people count: "worker 2" before "worker 10"."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def times(ratio: float | None) -> str:
