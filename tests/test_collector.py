@@ -227,10 +227,16 @@ def test_a_state_tells_how_far_a_recording_is(system: System) -> None:
     assert system.ask(AskTimeline(4)).bytes == size
 
 
-@pytest.mark.parametrize("name", ["../a.json", "a/b.json", "/a.json", ".json", "a.txt", "a", "a\n.json", "\0.json"])
-def test_a_file_is_named_plainly_or_refused(system: System, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        *((name, "plain name") for name in ("../a.json", "a/b.json", "/a.json", ".json", "a\n.json", "\0.json")),
+        *((name, "must end with .json or .json.gz") for name in ("a.txt", "a")),
+    ],
+)
+def test_a_file_is_named_plainly_or_refused(system: System, name: str, why: str) -> None:
     state = system.ask(StartTimeline(1, name))
-    assert "no plain name" in state.refusal
+    assert why in state.refusal
     assert not state.recording
 
 

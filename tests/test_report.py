@@ -42,6 +42,7 @@ from tests.made_traces import (
     write_trace,
 )
 from timeline.__main__ import main
+from timeline.caption import caption
 from timeline.figures import DeviceFigures, GapFigures, report
 from timeline.report import text
 from timeline.trace import HOST, KV_BLOCKS, REQUESTS, Counter, read_trace
@@ -578,6 +579,7 @@ def test_two_devices_time_is_said_to_be_such_and_speed_is_by_the_clock() -> None
     shown = text(report(made_trace(*workers, scheduler(*settle[:1]), scheduler(*settle[1:], name="scheduler 2"))))
     assert "16 tokens settled, 800,000 a second of the 20.0 µs in which any device was in its steady state" in shown
     assert row_of(shown, "steady state") == ["20.0 µs", "20.0 µs", "40.0 µs"]
+    assert caption(made_trace(*workers)).figures.endswith("10.0 µs a step  ·  4 steps in 20.0 µs")
 
 
 def row_of(shown: str, name: str) -> list[str]:

@@ -13,12 +13,12 @@ import pytest
 
 from frontend.config import ServeConfig
 from frontend.http.page_files import PAGE_PATHS
-from frontend.http.timeline import MOST_FILE_BYTES
 from protocol.messages import AskTimeline, StartTimeline, StopTimeline
 from tests.fake_desk import FakeDesk, busy_view
 from tests.http_driver import HttpDriver
 from tests.test_http import error_of
 from tests.word_tokenizer import EOS, word_text
+from timeline.config import MOST_NAME_BYTES
 
 ROOT = Path(__file__).parent.parent
 PAGE_FILES = sorted(PAGE_PATHS)
@@ -136,7 +136,7 @@ async def test_looking_keeps_views_coming_even_before_the_first(serve: Serve) ->
         ({"json": {"file": ""}}, ""),
         ({"json": {"file": "a run.json.gz"}}, "a run.json.gz"),
         ({"json": {"file": "größer.json"}}, "größer.json"),
-        ({"json": {"file": "x" * (MOST_FILE_BYTES - 8) + ".json.gz"}}, "x" * (MOST_FILE_BYTES - 8) + ".json.gz"),
+        ({"json": {"file": "x" * (MOST_NAME_BYTES - 8) + ".json.gz"}}, "x" * (MOST_NAME_BYTES - 8) + ".json.gz"),
     ],
     ids=["no body", "empty object", "null", "empty name", "name", "another alphabet", "longest name"],
 )
@@ -194,7 +194,7 @@ async def test_why_a_recording_ended_by_itself_is_told(serve: Serve) -> None:
         (".json.gz", "plain name"),
         ("a\x00b.json.gz", "plain name"),
         ("a\nb.json.gz", "plain name"),
-        ("x" * (MOST_FILE_BYTES - 7) + ".json.gz", "201 bytes, at most 200"),
+        ("x" * (MOST_NAME_BYTES - 7) + ".json.gz", "201 bytes, at most 200"),
         ("ö" * 100 + ".json.gz", "208 bytes, at most 200"),
         ("x.txt", "must end with .json"),
         ("x", "must end with .json"),

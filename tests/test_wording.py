@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeline.wording import duration, number, percent, points, table, times
+from timeline.wording import duration, natural, number, percent, points, size, table, times
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,20 @@ from timeline.wording import duration, number, percent, points, table, times
 )  # fmt: skip
 def test_a_duration_has_three_digits_and_the_unit_that_suits_it(ns: float | None, written: str) -> None:
     assert duration(ns) == written
+
+
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.00 KB"), (45_123, "45.1 KB"), (999_400, "999 KB"), (999_600, "1.00 MB"),
+     (390_000_000, "390 MB"), (2**40, "1,100 GB")],
+)  # fmt: skip
+def test_a_size_has_the_unit_that_suits_it(count: int, written: str) -> None:
+    assert size(count) == written
+
+
+def test_names_are_in_the_order_in_which_people_count() -> None:
+    names = ["worker 10", "frontend", "worker 2 #2", "7", "worker 2", "worker"]
+    assert sorted(names, key=natural) == ["7", "frontend", "worker", "worker 2", "worker 2 #2", "worker 10"]
 
 
 @pytest.mark.parametrize(

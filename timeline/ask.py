@@ -13,7 +13,7 @@ from protocol.errors import ProtocolError
 from protocol.messages import AskTimeline, Chunk, Ping, Pong, StartTimeline, StopTimeline, TimelineState
 from protocol.sockets import connect_dealer, receive, send
 from timeline.errors import TraceError
-from timeline.wording import duration
+from timeline.wording import duration, size
 
 ANSWER_SECONDS = 8.0
 
@@ -46,5 +46,14 @@ def told(state: TimelineState) -> str:
     if not state.file:
         return "nothing is recorded, and nothing was"
     verb = "is being recorded" if state.recording else "was the last recording"
-    size = f"{duration(round(1e9 * state.seconds))}, {state.spans:,} spans, {state.bytes / 2**20:.1f} MiB"
-    return "\n".join(filter(None, (f"{state.file} {verb}: {size}", state.problem)))
+    return with_problem(f"{state.file} {verb}: {amount(state)}", state)
+
+
+def amount(state: TimelineState) -> str:
+    """Return how much was recorded."""
+    return f"{duration(round(1e9 * state.seconds))}, {state.spans:,} spans, {size(state.bytes)}"
+
+
+def with_problem(text: str, state: TimelineState) -> str:
+    """Return a text, and below it why the recording ended by itself, if it did."""
+    return "\n".join(filter(None, (text, state.problem)))

@@ -26,7 +26,7 @@ from protocol.messages import (
     Watch,
 )
 from protocol.sockets import SILENCE_SECONDS
-from timeline.config import ENDINGS
+from timeline.config import wrong_name
 from timeline.last_seconds import LastSeconds
 from timeline.member import Member
 from timeline.recording import Recording
@@ -159,8 +159,9 @@ class Collector:
         if self._recording is not None:
             return self._state(ask.request, clock, f"{self._recording.path} is being recorded already")
         name = ask.file or datetime.now(UTC).strftime("timeline-%Y%m%d-%H%M%S.json.gz")
-        if name != Path(name).name or not name.endswith(ENDINGS) or name.startswith(".") or not name.isprintable():
-            return self._state(ask.request, clock, f"{name!r} is no plain name that ends in .json or .json.gz")
+        problem = wrong_name(name)
+        if problem:
+            return self._state(ask.request, clock, f"file: {problem}")
         path = self._directory / name
         if path.exists():
             return self._state(ask.request, clock, f"{path} is there already")

@@ -12,6 +12,21 @@ from timeline.errors import TraceError
 ENDINGS = (".json", ".json.gz")
 """Of the names of recordings."""
 
+MOST_NAME_BYTES = 200
+"""A file system takes 255."""
+
+
+def wrong_name(name: str) -> str:
+    """Return why a recording that is started while serving can't have a name; nothing if it can."""
+    if "/" in name or "\\" in name or not name.isprintable() or name.startswith("."):
+        return "must be a plain name: no folders, no control characters, no dot at the beginning"
+    size = len(name.encode())
+    if size > MOST_NAME_BYTES:
+        return f"the name has {size} bytes, at most {MOST_NAME_BYTES} are allowed"
+    if not name.endswith(ENDINGS):
+        return f"the name must end with {' or '.join(ENDINGS)}"
+    return ""
+
 
 @dataclass(frozen=True, slots=True)
 class TimelineConfig:

@@ -10,6 +10,7 @@ from protocol.messages import Load, Spans
 from timeline.events import about_process, counters_of, events_of, lost_spans
 from timeline.member import Member
 from timeline.trace_file import TraceFile
+from timeline.wording import size
 
 
 class Recording:
@@ -53,7 +54,7 @@ class Recording:
             self.problem = f"the recording ended early: {self.path}: {error.strerror}"
         else:
             if self._file.full:
-                self.problem = f"the recording ended early: {self.path} has reached {self.size / 2**20:.0f} MiB"
+                self.problem = f"the recording ended early: {self.path} has reached {size(self.size)}"
 
     def close(self) -> None:
         """Let go of the file."""

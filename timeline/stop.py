@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from protocol.messages import StopTimeline
-from timeline.ask import add_address, ask, told
+from timeline.ask import add_address, amount, ask, with_problem
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -15,5 +16,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Stop, and say what there is. Raises `TraceError`."""
-    print(told(ask(given.address, StopTimeline(1))))
+    state = ask(given.address, StopTimeline(1))
+    report = f"python -m timeline report {shlex.quote(state.file)}"
+    print(with_problem(f"stopped: {state.file}: {amount(state)}; {report}", state))
     return 0

@@ -16,12 +16,9 @@ from frontend.http.page_files import PAGE_PATH, PAGE_PATHS, page_file
 from frontend.text_error import MOST_SHOWN, shown
 from frontend.timeline_desk import Question, TimelineUnavailableError
 from protocol.messages import AskTimeline, StartTimeline, StopTimeline, TimelineState, View
-from timeline.config import ENDINGS
+from timeline.config import wrong_name
 
 NUMBERED_BY_THE_DESK = 0
-
-MOST_FILE_BYTES = 200
-"""A file system takes 255."""
 
 _OWN_PAGES = ("none", "same-origin")
 """What a browser says of who asks (Sec-Fetch-Site): the user, or a page of this server. Other programs say nothing."""
@@ -118,12 +115,9 @@ def _file(body: bytes) -> str:
         return ""
     if not isinstance(file, str):
         raise _bad_file(f"must be a string, got {shown(file)}")
-    if len(file.encode()) > MOST_FILE_BYTES:
-        raise _bad_file(f"the name has {len(file.encode())} bytes, at most {MOST_FILE_BYTES} are allowed")
-    if "/" in file or "\\" in file or not file.isprintable() or file.startswith("."):
-        raise _bad_file("must be a plain name: no folders, no control characters, no dot at the beginning")
-    if not file.endswith(ENDINGS):
-        raise _bad_file(f"the name must end with {' or '.join(ENDINGS)}")
+    problem = wrong_name(file)
+    if problem:
+        raise _bad_file(problem)
     return file
 
 
