@@ -36,6 +36,10 @@ from timeline.recorder import nanoseconds
 INTAKE_PER_TURN = 256
 """Messages taken before time passes for the collector."""
 
+FAREWELL_MILLISECONDS = 300
+LONGEST_FAREWELL_NANOSECONDS = 1_000_000_000
+"""When told to end, it goes on for as long as something comes at such intervals, and no longer than that."""
+
 _log = logging.getLogger("stepahead.timeline")
 
 
@@ -61,11 +65,14 @@ class CollectorProcess:
                 if not self._hear_next():
                     break
             self._say(self._collector.beat(nanoseconds()))
-            if (problem := self._collector.problem) != self._problem:
-                self._problem = problem
-                _log.error("%s", problem)
-        while self._hear_next():
-            pass
+            problem, self._problem = self._problem, self._collector.problem
+            if self._problem not in ("", problem):
+                _log.error("%s", self._problem)
+        # Others may be ending at the same time, and what they did last is still on its way.
+        until = nanoseconds() + LONGEST_FAREWELL_NANOSECONDS
+        while self._router.poll(FAREWELL_MILLISECONDS) and nanoseconds() < until:
+            while self._hear_next():
+                pass
         self._collector.close(nanoseconds())
 
     def _hear_next(self) -> bool:

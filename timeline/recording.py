@@ -53,7 +53,7 @@ class Recording:
             self.problem = f"the recording ended early: {self.path}: {error.strerror}"
         else:
             if self._file.full:
-                self.problem = f"the recording ended early: {self.path} has reached {self.size / 2**20:.0f} MiB"
+                self.problem = f"the recording ended early: {self.path} has reached {self.size / 2**20:.3g} MiB"
 
     def close(self) -> None:
         """Let go of the file."""
