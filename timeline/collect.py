@@ -28,7 +28,7 @@ from protocol.messages import (
 from protocol.options import parse_options
 from protocol.sockets import PULSE_SECONDS, PeerGoneError, bind_router, receive_from_peer, send_to_peer
 from protocol.stop_signal import StopSignal
-from timeline.collector import Collector, Said
+from timeline.collector import CLOSING_SECONDS, Collector, Said
 from timeline.config import CollectorConfig, TimelineConfig
 from timeline.link import this_host
 from timeline.recorder import nanoseconds
@@ -64,7 +64,8 @@ class CollectorProcess:
             if (problem := self._collector.problem) != self._problem:
                 self._problem = problem
                 _log.error("%s", problem)
-        while self._hear_next():
+        give_up = nanoseconds() + int(1e9 * CLOSING_SECONDS)
+        while self._hear_next() and nanoseconds() < give_up:  # somebody may never end to talk
             pass
         self._collector.close(nanoseconds())
 

@@ -30,12 +30,17 @@ from timeline.config import ENDINGS
 from timeline.last_seconds import LastSeconds
 from timeline.member import Member
 from timeline.recording import Recording
+from timeline.trace import ROLES
+from timeline.wording import plain
 
 WATCH_SECONDS = 3.0
 """How long spans are recorded after somebody has last looked at the live page."""
 
 TELL_SECONDS, SHOW_SECONDS = 1.0, 0.25
 """How often members send what they record: for a file, and while somebody looks. Each time costs them a moment."""
+
+MOST_MEMBERS = 2**10
+"""More processes are no system that anybody looks at; those beyond are not recorded."""
 
 CLOSING_SECONDS = 1.0
 """How long members have to send what they recorded before a recording is closed."""
@@ -139,8 +144,15 @@ class Collector:
     def _join(self, peer: bytes, joined: Joined, clock: int) -> list[Said]:
         said = self._switch(clock)
         if peer not in self._members:
+            if len(self._members) == MOST_MEMBERS or joined.role not in ROLES:
+                return said
             names = {member.joined.name for member in self._members.values()}
-            named = replace(joined, name=next(name for name in _names(joined.name) if name not in names))
+            named = replace(
+                joined,
+                name=next(name for name in _names(plain(joined.name)) if name not in names),
+                device=plain(joined.device),
+                host=plain(joined.host),
+            )
             same_clock = joined.host == self._host
             self._members[peer] = Member(next(self._numbers), named, clock, same_clock)
         return [*said, (peer, self._wanted)]
@@ -162,9 +174,9 @@ class Collector:
         if name != Path(name).name or not name.endswith(ENDINGS) or name.startswith(".") or not name.isprintable():
             return self._state(ask.request, clock, f"{name!r} is no plain name that ends in .json or .json.gz")
         path = self._directory / name
-        if path.exists():
-            return self._state(ask.request, clock, f"{path} is there already")
         try:
+            if path.exists():
+                return self._state(ask.request, clock, f"{path} is there already")
             self._directory.mkdir(parents=True, exist_ok=True)
             self.start(path, clock)
         except OSError as error:

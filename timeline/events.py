@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from protocol.fields import INT64_MAX
 from protocol.messages import Load, SpanKind, Spans
-from timeline.trace import COMPUTE, COPY_IN, COPY_OUT, HOST
+from timeline.trace import COMPUTE, COPY_IN, COPY_OUT, FARTHEST, HOST
 
 LANES = {SpanKind.COPY_IN: COPY_IN, SpanKind.FORWARD: COMPUTE, SpanKind.SAMPLE: COMPUTE, SpanKind.COPY_OUT: COPY_OUT}
 """Of the spans that are a device's; all others are the host's."""
@@ -41,14 +42,16 @@ def lost_spans(pid: int, count: int) -> str:
 def events_of(spans: Spans, pid: int, origin: int) -> Iterator[str]:
     """Yield a process's spans, and the arrows that begin, pass and end at them.
 
-    `origin` is the process's clock, in nanoseconds, when the recording began; what ended before it is left out.
+    `origin` is the process's clock, in nanoseconds, when the recording began; what ended before it is left out,
+    and so is what no file can tell (see `FARTHEST`).
     """
     start = np.maximum(spans.start.astype(np.int64) - origin, 0)
     end = spans.end.astype(np.int64) - origin
+    told = (end >= 0) & (end <= FARTHEST) & (spans.step <= INT64_MAX)
     columns = (spans.kind, start, end - start, spans.step, spans.session, spans.rows, spans.tokens, spans.decodes,
                spans.wasted)  # fmt: skip
     for kind, ts, dur, step, session, rows, tokens, decodes, wasted in zip(
-        *(column[end >= 0].tolist() for column in columns), strict=True
+        *(column[told].tolist() for column in columns), strict=True
     ):
         arguments = ",".join(
             f'"{name}":{value}'
@@ -66,7 +69,7 @@ def events_of(spans: Spans, pid: int, origin: int) -> Iterator[str]:
 
 def counters_of(load: Load, pid: int, origin: int) -> Iterator[str]:
     """Yield a scheduler's load as counters; `origin` is as in `events_of`."""
-    if load.time >= origin:
+    if 0 <= load.time - origin <= FARTHEST:
         where = f'"ph":"C","pid":{pid},"tid":{HOST},"ts":{_microseconds(load.time - origin)}'
         free = load.blocks - load.blocks_used
         yield f'{{{where},"name":"requests","args":{{"running":{load.running},"waiting":{load.waiting}}}}}'
