@@ -331,6 +331,16 @@ def test_an_offset_is_never_off_by_more_than_its_error(offset: int, delays: list
         assert abs(member.offset - offset) <= member.offset_error <= (there + back + 1) // 2
 
 
+def test_a_foreign_clock_is_asked_for_each_second_and_not_whenever_an_answer_comes(system: System) -> None:
+    system.join("scheduler", host=ELSEWHERE)
+    system.ask(StartTimeline(1, "a.json"))
+    asked = 0
+    for _ in range(100):  # its answer takes 20 ms
+        asked += sum(isinstance(said, ClockAsk) for said in system.wait(0.02).get(b"scheduler", []))
+        system.hear(b"scheduler", ClockTold(system.clock, system.clock))
+    assert asked == 2
+
+
 def test_a_name_that_no_file_system_takes_is_refused(system: System) -> None:
     refusal = system.ask(StartTimeline(1, "\N{FIRE}" * 100 + ".json")).refusal
     assert refusal.endswith("cannot be written: File name too long")

@@ -42,6 +42,9 @@ TELL_SECONDS, SHOW_SECONDS = 1.0, 0.25
 MOST_MEMBERS = 2**10
 """More processes are no system that anybody looks at; those beyond are not recorded."""
 
+ASK_SECONDS = 1.0
+"""How often a process of another host is asked for its clock."""
+
 CLOSING_SECONDS = 1.0
 """How long members have to send what they recorded before a recording is closed."""
 
@@ -110,11 +113,12 @@ class Collector:
         for peer, member in list(self._members.items()):
             if clock - member.heard > 1e9 * SILENCE_SECONDS:
                 self.forget(peer)
-        asks: list[Said] = [
-            (peer, ClockAsk(clock))
-            for peer, member in self._members.items()
-            if self._wanted.on and not member.same_clock
-        ]
+        asks: list[Said] = []
+        for peer, member in self._members.items():
+            # Not at every beat: the answer brings the next one.
+            if self._wanted.on and not member.same_clock and clock - member.asked >= 1e9 * ASK_SECONDS:
+                member.asked = clock
+                asks.append((peer, ClockAsk(clock)))
         return asks + self._after(clock)
 
     def forget(self, peer: bytes) -> None:

@@ -26,6 +26,7 @@ class Member:
     joined: Joined
     heard: int
     same_clock: bool
+    asked: float = -inf  # when it was last asked for its clock
     offset: int = 0
     offset_error: int = 0
     device_error: int = 0  # of the mapping from its device's clock to its own
