@@ -449,6 +449,15 @@ def test_a_view_can_be_told_whatever_its_members_say(system: System) -> None:
     assert shown.blocks == most
 
 
+def test_who_has_gone_is_not_kept_for_as_long_as_somebody_watches(system: System) -> None:
+    for number in range(20):
+        view(system)
+        system.join(f"{number}", "worker", device="cpu")
+        system.hear(b"%d" % number, spans((SpanKind.FORWARD, system.clock, system.clock + 1)))
+        system.wait(1)
+    assert len(system.collector._last_seconds._members) <= 8
+
+
 def test_loads_of_the_future_are_forgotten_too(system: System) -> None:
     system.join("scheduler")
     view(system)

@@ -87,8 +87,10 @@ class LastSeconds:
         """Return the view at `clock`; shares of several devices are averaged."""
         newest = (clock - LATE_NANOSECONDS) // BIN_NANOSECONDS * BIN_NANOSECONDS
         edges = np.arange(newest - int(SHOWN_SECONDS * SECOND), newest + 1, BIN_NANOSECONDS)
-        for recent in self._members.values():
+        for number, recent in list(self._members.items()):
             recent.forget_before(int(edges[0]))
+            if not recent.pieces and not recent.loads:
+                del self._members[number]
         workers = [recent for recent in self._members.values() if recent.role == "worker" and recent.pieces]
         schedulers = [recent for recent in self._members.values() if recent.role == "scheduler"]
         scheduler = joined([union(*each.stretches(_BLOCKED, others=True)) for each in schedulers])
