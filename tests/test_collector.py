@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,15 @@ def test_a_foreign_clock_is_asked_for_each_second_and_not_whenever_an_answer_com
 def test_a_name_that_no_file_system_takes_is_refused(system: System) -> None:
     refusal = system.ask(StartTimeline(1, "\N{FIRE}" * 100 + ".json")).refusal
     assert refusal.endswith("cannot be written: File name too long")
+
+
+def test_a_folder_whose_name_is_no_text_can_be_told(tmp_path: Path) -> None:
+    system = System(tmp_path / os.fsdecode(b"\xff"))
+    encode(system.ask(StopTimeline(1)))
+    encode(system.ask(StartTimeline(1, "a.json")))
+    encode(system.ask(StartTimeline(1, "a.json")))
+    system.stop()
+    encode(system.ask(StartTimeline(1, "a.json")))
 
 
 def test_what_no_file_can_tell_is_left_out_of_it(system: System) -> None:

@@ -224,18 +224,23 @@ class Collector:
     def _state(self, request: int, clock: int, refusal: str = "") -> TimelineState:
         last = self._recording or self._closed
         if last is None:
-            return TimelineState(request, False, "", 0.0, 0, 0, refusal, "")
+            return TimelineState(request, False, "", 0.0, 0, 0, _as_text(refusal), "")
         until = clock if self._recording is not None else self._closed_at
         return TimelineState(
             request=request,
             recording=self._recording is not None,
-            file=str(last.path),
+            file=_as_text(str(last.path)),
             seconds=(until - last.started) / 1e9,
             spans=last.spans,
             bytes=last.size,
-            refusal=refusal,
-            problem=last.problem,
+            refusal=_as_text(refusal),
+            problem=_as_text(last.problem),
         )
+
+
+def _as_text(words: str) -> str:
+    """Return words that may name a file as text, which not every name of a folder is."""
+    return words.encode(errors="replace").decode()
 
 
 def _names(name: str) -> Iterator[str]:
