@@ -56,7 +56,7 @@ def main() -> int:
             lifeline.failed(str(error))
             return 2
         undo.callback(engine.device.close)
-        me = Joined(config.name, "worker", os.getpid(), this_host(), str(engine.device.torch_device))
+        me = Joined(config.name, "worker", os.getpid(), this_host(), str(engine.device.torch_device), engine.about)
         timeline = TimelineLink(context, config.timeline, me)
         undo.callback(timeline.close)
         lifeline.ready()

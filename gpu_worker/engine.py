@@ -37,6 +37,7 @@ class Engine:
     """A loaded model on its device, and how large what may be asked of it is."""
 
     device: Device
+    where: str  # it computes, in words
     runner: ModelRunner
     model_name: str
     dtype: str
@@ -47,6 +48,11 @@ class Engine:
     block_size: int
     max_batch_tokens: int
     max_model_len: int
+
+    @property
+    def about(self) -> str:
+        """What is computed, and where, in words."""
+        return f"{self.model_name} in {self.dtype} on {self.where}"
 
     def pipeline(self, plans_in_flight: int, recorder: Recorder) -> StepPipeline:
         """Return a new pipeline over the model, whose spans `recorder` gets.
@@ -109,7 +115,8 @@ def _build(
     why = why_dtype(config.dtype, model_config, dtype, quantised=quantised)
     name = config.served_model_name or served_name(config.model, path)
     tell(f"loading {name} in {str(dtype).removeprefix('torch.')}{f' ({why})' if why else ''}")
-    tell(f"computing on {_in_words(device.torch_device)}")
+    where = _in_words(device.torch_device)
+    tell(f"computing on {where}")
     model, shape = _load(path, model_config, config, max_model_len, dtype, device.torch_device, tell, share)
     blocks = _kv_blocks(config, shape, max_model_len, dtype, device)
     gib = blocks * bytes_per_block(shape, config.block_size, dtype) / 2**30
@@ -122,6 +129,7 @@ def _build(
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
     return Engine(
         device=device,
+        where=where,
         runner=ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size)),
         model_name=name,
         dtype=str(dtype).removeprefix("torch."),

@@ -69,7 +69,8 @@ class SchedulerProcess:
         self._router = bind_router(self._context, config.bind)
         self._links = [WorkerLink(self._context, address, scheduling.credit) for address in config.worker]
         self._fleet = Fleet(scheduling.credit, self._session)
-        me = Joined(config.name, "scheduler", os.getpid(), this_host())
+        about = f"{scheduling.credit} plans in flight" if scheduling.credit > 1 else "lockstep"
+        me = Joined(config.name, "scheduler", os.getpid(), this_host(), about=about)
         self._timeline = TimelineLink(self._context, config.timeline, me, self._fleet.load)
         self._recorder = self._timeline.recorder
         self._clients = Clients(self._router, self._session)

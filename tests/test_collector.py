@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.codec import encode
 from protocol.messages import (
     AskTimeline,
     ClockAsk,
@@ -30,21 +32,24 @@ from protocol.messages import (
     View,
     Watch,
 )
-from timeline.collector import CLOSING_SECONDS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS, Collector
+from timeline.collector import CLOSING_SECONDS, MOST_MEMBERS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS, Collector
+from timeline.last_seconds import MOST_LOADS
 from timeline.member import Member
+from timeline.trace import read_trace
 
 HERE, ELSEWHERE = "this host", "another host"
 SECOND = 1_000_000_000
 CLIENT = b"client"
+COLUMNS = ("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted")
 ON, SHOWN, OFF = Record(True, TELL_SECONDS), Record(True, SHOW_SECONDS), Record(False, TELL_SECONDS)
 
 
 def spans(*intervals: tuple[SpanKind, int, int], step: int = 1, lost: int = 0, error: int = 0) -> Spans:
     kind, start, end = (list(column) for column in zip(*intervals, strict=True))
-    numbers = np.full(len(kind), step, "<u4")
+    numbers = np.full(len(kind), step % 2**32, "<u4")
     return Spans(
-        np.array(kind, "u1"), np.array(start, "<u8"), np.array(end, "<u8"), numbers.astype("<u8"), numbers * 7, numbers,
-        numbers, numbers * 0, numbers * 0, lost, error,
+        np.array(kind, "u1"), np.array(start, "<u8"), np.array(end, "<u8"), np.full(len(kind), step, "<u8"),
+        numbers * 7, numbers, numbers, numbers * 0, numbers * 0, lost, error,
     )  # fmt: skip
 
 
@@ -331,6 +336,62 @@ def test_an_offset_is_never_off_by_more_than_its_error(offset: int, delays: list
         assert abs(member.offset - offset) <= member.offset_error <= (there + back + 1) // 2
 
 
+def test_a_foreign_clock_is_asked_for_each_second_and_not_whenever_an_answer_comes(system: System) -> None:
+    system.join("scheduler", host=ELSEWHERE)
+    system.ask(StartTimeline(1, "a.json"))
+    asked = 0
+    for _ in range(100):  # its answer takes 20 ms
+        asked += sum(isinstance(said, ClockAsk) for said in system.wait(0.02).get(b"scheduler", []))
+        system.hear(b"scheduler", ClockTold(system.clock, system.clock))
+    assert asked == 2
+
+
+def test_a_name_that_no_file_system_takes_is_refused(system: System) -> None:
+    refusal = system.ask(StartTimeline(1, "\N{FIRE}" * 100 + ".json")).refusal
+    assert refusal.endswith("cannot be written: File name too long")
+
+
+def test_a_folder_whose_name_is_no_text_can_be_told(tmp_path: Path) -> None:
+    system = System(tmp_path / os.fsdecode(b"\xff"))
+    encode(system.ask(StopTimeline(1)))
+    encode(system.ask(StartTimeline(1, "a.json")))
+    encode(system.ask(StartTimeline(1, "a.json")))
+    system.stop()
+    encode(system.ask(StartTimeline(1, "a.json")))
+
+
+def test_what_no_file_can_tell_is_left_out_of_it(system: System) -> None:
+    system.join("scheduler")
+    system.join("liar", host=ELSEWHERE)
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(b"liar", ClockTold(0, 2**63 - 1))
+    system.hear(b"liar", spans((SpanKind.PLAN, 1, 2)))
+    system.hear(b"scheduler", spans((SpanKind.PLAN, system.clock, 2**63 - 1), (SpanKind.PLAN, 2**63, 2**64 - 1)))
+    system.hear(b"scheduler", spans((SpanKind.SEND, system.clock, system.clock + 1), step=2**64 - 1))
+    system.hear(b"scheduler", load(2**63 - 1))
+    system.hear(b"scheduler", spans((SpanKind.SETTLE, system.clock, system.clock + 1)))
+    system.stop()
+    read = read_trace(system.directory / "a.json")
+    assert [lane.kind.tolist() for lane in read.lanes] == [[SpanKind.SETTLE]]
+
+
+def test_names_that_would_spoil_a_page_or_a_terminal_are_made_plain(system: System) -> None:
+    system.join("a\n\x1b[31m" + "b" * 10_000, "worker", device="\x00")
+    system.ask(StartTimeline(1, "a.json"))
+    (process,) = system.collector._members.values()
+    assert process.joined.name.isprintable()
+    assert process.joined.device.isprintable()
+    assert len(process.joined.name) <= 100
+
+
+def test_a_system_has_a_bounded_number_of_processes_and_all_have_a_role(system: System) -> None:
+    system.join("cook", "cook")
+    assert not system.collector._members
+    for number in range(MOST_MEMBERS + 1):
+        system.hear(b"%d" % number, Joined("worker", "worker", 1, HERE))
+    assert len(system.collector._members) == MOST_MEMBERS
+
+
 # ---------------------------------------------------------------------- the live page
 
 
@@ -383,6 +444,45 @@ def test_a_view_shows_who_worked_when(system: System) -> None:
     assert shown.step_seconds == pytest.approx(0.1)
     assert shown.tokens_per_second == pytest.approx(50)
     assert (shown.running, shown.waiting, shown.blocks_used, shown.blocks) == (1, 0, 4, 16)
+
+
+def test_a_view_can_be_told_whatever_its_members_say(system: System) -> None:
+    for name in ("one", "other"):
+        system.join(name)
+    system.join("worker", "worker", device="cpu")
+    view(system)
+    most = 2**31 - 1
+    for peer in (b"one", b"other"):
+        system.hear(peer, Load(system.clock - 1, most, most, most, most, settled_tokens=0))
+        system.hear(peer, Load(system.clock, most, most, most, most, settled_tokens=2**63 - 1))
+    nothing = spans((SpanKind.PLAN, 0, 1))
+    system.hear(b"one", Spans(**{name: getattr(nothing, name)[:0] for name in COLUMNS}, lost=0, clock_error=0))
+    system.hear(b"worker", spans((SpanKind.FORWARD, 0, 1), (SpanKind.SAMPLE, 2**62, 2**63 - 1)))
+    shown = view(system)
+    encode(shown)
+    assert shown.blocks == most
+
+
+def test_who_has_gone_is_not_kept_for_as_long_as_somebody_watches(system: System) -> None:
+    for number in range(20):
+        view(system)
+        system.join(f"{number}", "worker", device="cpu")
+        system.hear(b"%d" % number, spans((SpanKind.FORWARD, system.clock, system.clock + 1)))
+        system.wait(1)
+    assert len(system.collector._last_seconds._members) <= 8
+
+
+def test_loads_of_the_future_are_forgotten_too(system: System) -> None:
+    system.join("scheduler")
+    view(system)
+    for _ in range(MOST_LOADS + 1):
+        system.hear(b"scheduler", load(2**63 - 1))
+    (kept,) = system.collector._last_seconds._members.values()
+    assert len(kept.loads) == MOST_LOADS
+    for _ in range(10):
+        system.wait(1.5)
+        view(system)
+    assert not kept.loads
 
 
 def test_a_view_of_nothing_is_empty(system: System) -> None:

@@ -147,6 +147,16 @@ def test_what_is_recorded_is_sent_when_it_is_time_and_before_it_is_lost(place: P
     assert isinstance(collector.hear(), Spans)
 
 
+def test_who_it_is_is_said_each_second_to_a_collector_that_may_have_forgotten_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, collector = place.joined()
+    monkeypatch.setattr(link_module, "HEARTBEAT_SECONDS", 0.0)
+    link.turn()
+    assert collector.hear() == Ping()
+    assert collector.hear() == ME
+
+
 def test_a_clock_is_told(place: Place) -> None:
     link, collector = place.joined()
     before = nanoseconds()

@@ -28,7 +28,7 @@ from protocol.messages import (
 from protocol.options import parse_options
 from protocol.sockets import PULSE_SECONDS, PeerGoneError, bind_router, receive_from_peer, send_to_peer
 from protocol.stop_signal import StopSignal
-from timeline.collector import Collector, Said
+from timeline.collector import CLOSING_SECONDS, Collector, Said
 from timeline.config import CollectorConfig, TimelineConfig
 from timeline.link import this_host
 from timeline.recorder import nanoseconds
@@ -37,8 +37,7 @@ INTAKE_PER_TURN = 256
 """Messages taken before time passes for the collector."""
 
 FAREWELL_MILLISECONDS = 300
-LONGEST_FAREWELL_NANOSECONDS = 1_000_000_000
-"""When told to end, it goes on for as long as something comes at such intervals, and no longer than that."""
+"""When told to end, it goes on for as long as something comes at such intervals."""
 
 _log = logging.getLogger("stepahead.timeline")
 
@@ -68,11 +67,10 @@ class CollectorProcess:
             problem, self._problem = self._problem, self._collector.problem
             if self._problem not in ("", problem):
                 _log.error("%s", self._problem)
-        # Others may be ending at the same time, and what they did last is still on its way.
-        until = nanoseconds() + LONGEST_FAREWELL_NANOSECONDS
-        while self._router.poll(FAREWELL_MILLISECONDS) and nanoseconds() < until:
-            while self._hear_next():
-                pass
+        # Others may be ending at the same time, and what they did last is still on its way; somebody may never end.
+        give_up = nanoseconds() + int(1e9 * CLOSING_SECONDS)
+        while self._router.poll(FAREWELL_MILLISECONDS) and nanoseconds() < give_up:
+            self._hear_next()
         self._collector.close(nanoseconds())
 
     def _hear_next(self) -> bool:

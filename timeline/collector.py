@@ -30,12 +30,20 @@ from timeline.config import ENDINGS
 from timeline.last_seconds import LastSeconds
 from timeline.member import Member
 from timeline.recording import Recording
+from timeline.trace import ROLES
+from timeline.wording import plain
 
 WATCH_SECONDS = 3.0
 """How long spans are recorded after somebody has last looked at the live page."""
 
 TELL_SECONDS, SHOW_SECONDS = 1.0, 0.25
 """How often members send what they record: for a file, and while somebody looks. Each time costs them a moment."""
+
+MOST_MEMBERS = 2**10
+"""More processes are no system that anybody looks at; those beyond are not recorded."""
+
+ASK_SECONDS = 1.0
+"""How often a process of another host is asked for its clock."""
 
 CLOSING_SECONDS = 1.0
 """How long members have to send what they recorded before a recording is closed."""
@@ -105,11 +113,12 @@ class Collector:
         for peer, member in list(self._members.items()):
             if clock - member.heard > 1e9 * SILENCE_SECONDS:
                 self.forget(peer)
-        asks: list[Said] = [
-            (peer, ClockAsk(clock))
-            for peer, member in self._members.items()
-            if self._wanted.on and not member.same_clock
-        ]
+        asks: list[Said] = []
+        for peer, member in self._members.items():
+            # Not at every beat: the answer brings the next one.
+            if self._wanted.on and not member.same_clock and clock - member.asked >= 1e9 * ASK_SECONDS:
+                member.asked = clock
+                asks.append((peer, ClockAsk(clock)))
         return asks + self._after(clock)
 
     def forget(self, peer: bytes) -> None:
@@ -139,8 +148,15 @@ class Collector:
     def _join(self, peer: bytes, joined: Joined, clock: int) -> list[Said]:
         said = self._switch(clock)
         if peer not in self._members:
+            if len(self._members) == MOST_MEMBERS or joined.role not in ROLES:
+                return said
             names = {member.joined.name for member in self._members.values()}
-            named = replace(joined, name=next(name for name in _names(joined.name) if name not in names))
+            named = replace(
+                joined,
+                name=next(name for name in _names(plain(joined.name)) if name not in names),
+                device=plain(joined.device),
+                host=plain(joined.host),
+            )
             same_clock = joined.host == self._host
             self._members[peer] = Member(next(self._numbers), named, clock, same_clock)
         return [*said, (peer, self._wanted)]
@@ -162,9 +178,9 @@ class Collector:
         if name != Path(name).name or not name.endswith(ENDINGS) or name.startswith(".") or not name.isprintable():
             return self._state(ask.request, clock, f"{name!r} is no plain name that ends in .json or .json.gz")
         path = self._directory / name
-        if path.exists():
-            return self._state(ask.request, clock, f"{path} is there already")
         try:
+            if path.exists():
+                return self._state(ask.request, clock, f"{path} is there already")
             self._directory.mkdir(parents=True, exist_ok=True)
             self.start(path, clock)
         except OSError as error:
@@ -208,18 +224,23 @@ class Collector:
     def _state(self, request: int, clock: int, refusal: str = "") -> TimelineState:
         last = self._recording or self._closed
         if last is None:
-            return TimelineState(request, False, "", 0.0, 0, 0, refusal, "")
+            return TimelineState(request, False, "", 0.0, 0, 0, _as_text(refusal), "")
         until = clock if self._recording is not None else self._closed_at
         return TimelineState(
             request=request,
             recording=self._recording is not None,
-            file=str(last.path),
+            file=_as_text(str(last.path)),
             seconds=(until - last.started) / 1e9,
             spans=last.spans,
             bytes=last.size,
-            refusal=refusal,
-            problem=last.problem,
+            refusal=_as_text(refusal),
+            problem=_as_text(last.problem),
         )
+
+
+def _as_text(words: str) -> str:
+    """Return words that may name a file as text, which not every name of a folder is."""
+    return words.encode(errors="replace").decode()
 
 
 def _names(name: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from timeline.draw import OUT_HELP, draw_beside, writer
 from timeline.figures import STEP_KINDS, Report, report
 from timeline.trace import SCHEDULER, WORKER, read_trace
-from timeline.wording import UNKNOWN, duration, number, percent, points, table, times
+from timeline.wording import UNKNOWN, duration, number, percent, plain, points, table, times
 
 
 class Unit(StrEnum):
@@ -67,7 +67,7 @@ def run(given: argparse.Namespace) -> int:
         both = {"a": asdict(a), "b": asdict(b), "figures": [asdict(figure) for figure in figures]}
         print(json.dumps(both, indent=2, ensure_ascii=False))
     else:
-        print(text(str(given.a), str(given.b), a, b))
+        print(text(plain(str(given.a)), plain(str(given.b)), a, b))
     if given.out:
         draw_beside(traces, given.out)
     return 0

@@ -78,6 +78,8 @@ class TimelineLink:
         if clock - self._pinged >= 1e9 * HEARTBEAT_SECONDS:
             self._pinged = clock
             self._say(Ping())
+            if self._life:
+                self._say(self._me)  # it may have forgotten us: we were silent for long, or have connected anew
         if self._life and clock - self._heard >= 1e9 * SILENCE_SECONDS:
             self._life = 0
             self.recorder.on = False

@@ -7,6 +7,9 @@ from math import inf
 
 from protocol.messages import Joined
 
+LATEST = 2**62
+"""What a clock may show, in nanoseconds, 146 years: it is set off against another one in 64 bits."""
+
 BEST_ANSWERS_COUNT_FOR = 600
 """After so many answers a clock is measured anew: two clocks drift apart."""
 
@@ -23,6 +26,7 @@ class Member:
     joined: Joined
     heard: int
     same_clock: bool
+    asked: float = -inf  # when it was last asked for its clock
     offset: int = 0
     offset_error: int = 0
     device_error: int = 0  # of the mapping from its device's clock to its own
@@ -38,7 +42,7 @@ class Member:
         """Take the answer to a question that was `asked` and `answered` by our clock, and in between by `theirs`."""
         took = answered - asked
         self._answers += 1
-        if self.same_clock or took < 0:
+        if self.same_clock or took < 0 or theirs > LATEST:
             return
         if took <= self._fastest or self._answers >= BEST_ANSWERS_COUNT_FOR:
             self._fastest = took
