@@ -139,6 +139,7 @@ def text(report: dict[str, Any]) -> str:
             " ".join(f"{key} {value}," for key, value in report["machine"].items()).rstrip(","),
             f"{report['model']}, {report['dtype']} on {report['device']}: {report['requests']} requests",
             f"a step takes {seconds['off']:.2f} ms, while it is recorded {seconds['on']:.2f} ms (medians)",
-            f"{ratio['of']}: median {ratio['median']:.4f}, mean {ratio['mean']:.4f}{error}, {len(ratio['pairs'])} pairs",
+            f"{ratio['of']}: median {ratio['median']:.4f}, mean {ratio['mean']:.4f}{error}, "
+            f"{len(ratio['pairs'])} pairs",
         )
     )
