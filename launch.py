@@ -36,6 +36,9 @@ from timeline.errors import TraceError
 CUT_SECONDS = 3.0
 """How long after the end of the grace a frontend may take to cut off what still runs."""
 
+ANSWER_SECONDS = 2.0
+"""How long a frontend that is asked to end may say nothing at all; then it hangs, and nobody waits for what it has."""
+
 MAX_TOKENS = 512
 """Of an answer to a prompt on our own command line: somebody reads along, and a small model may never end."""
 
@@ -205,7 +208,7 @@ def watch(family: Family, stop: StopSignal, tell: Progress, until: AnswerThread 
     while not stop.is_set and (until is None or until.is_alive()):
         if any(child.drained for child in family.children):
             raise StartError("a frontend was told to end; everything is stopped")
-        gone = family.listen(1.0 if until is not None else 3600.0, tell)
+        gone = family.listen(1.0 if until is not None else inf, tell)
         if gone is not None and not stop.is_set:
             raise StartError(f"{gone.name} is gone: {gone.how_it_ended()}; everything is stopped")
 
@@ -233,10 +236,11 @@ def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) 
     stop.hush()
     tell("stopping", f"what runs has {serve.drain_timeout:g} s to finish; a second Ctrl-C or SIGTERM ends it at once")
     frontend = next(child for child in family.children if child.name == "frontend")
-    frontend.process.terminate()
-    deadline = time.monotonic() + serve.drain_timeout + CUT_SECONDS
+    frontend.ask_to_end()
+    asked = time.monotonic()
     while not frontend.drained:
-        left = deadline - time.monotonic()
+        patience = serve.drain_timeout + CUT_SECONDS if frontend.answered else ANSWER_SECONDS
+        left = asked + patience - time.monotonic()
         if left <= 0 or stop.times > 1:
             return
         if (gone := family.listen(left, tell)) is not None and stop.times < 2:
@@ -269,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = StopSignal()
     tell = Progress()
     if launch.prompt is not None:  # nobody but us will ask
-        serve = replace(serve, http=False)
+        serve = replace(serve, http=False, api_key=None)
     try:
         check_text(text)
         check_addresses(launch, serve)

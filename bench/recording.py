@@ -133,13 +133,13 @@ def text(report: dict[str, Any]) -> str:
     """Return the report as lines."""
     ratio = report["ratio"]
     seconds = {name: 1e3 * statistics.median(each) for name, each in report["seconds_a_step"].items()}
+    pairs = len(ratio["pairs"])
     error = "" if ratio["standard_error"] is None else f" ± {ratio['standard_error']:.4f}"
     return "\n".join(
         (
             " ".join(f"{key} {value}," for key, value in report["machine"].items()).rstrip(","),
             f"{report['model']}, {report['dtype']} on {report['device']}: {report['requests']} requests",
             f"a step takes {seconds['off']:.2f} ms, while it is recorded {seconds['on']:.2f} ms (medians)",
-            f"{ratio['of']}: median {ratio['median']:.4f}, mean {ratio['mean']:.4f}{error}, "
-            f"{len(ratio['pairs'])} pairs",
+            f"{ratio['of']}: median {ratio['median']:.4f}, mean {ratio['mean']:.4f}{error}, {pairs} pairs",
         )
     )

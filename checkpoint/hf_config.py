@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from checkpoint.errors import CheckpointError
 from checkpoint.fields import MOST_LAYERS, Fields
 from checkpoint.hf_layers import read_layer_windows, read_unrotated_layers
 from checkpoint.hf_rope import read_rope
+from checkpoint.small_file import parse_json, read_small_file
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -20,7 +20,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file, {} when there is no such file; `CheckpointError` when it is something else."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(read_small_file(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from checkpoint.default_model import default_model_path
 from checkpoint.errors import CheckpointError
+from checkpoint.small_file import parse_json, read_small_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _of_makers(path: Path, tell: Callable[[str], None]) -> SamplingDefaults:
     if path == default_model_path():
         return _DEFAULT_MODEL
     try:
-        said: Any = json.loads((path / "generation_config.json").read_text(encoding="utf-8"))
+        said: Any = parse_json(read_small_file(path / "generation_config.json"))
     except (OSError, ValueError, RecursionError):
         return SamplingDefaults()
     if not isinstance(said, dict):
@@ -90,7 +90,7 @@ def overridden(defaults: SamplingDefaults, override: str) -> SamplingDefaults:
     """Return what --override-generation-config makes of `defaults`; raises `CheckpointError`."""
     option = "--override-generation-config"
     try:
-        said: Any = json.loads(override)
+        said: Any = parse_json(override)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{option}: not JSON: {error}") from error
     if not isinstance(said, dict):

@@ -1,6 +1,5 @@
 """What turns text into token ids and back: read from a model folder or from a GGUF file, without torch."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from checkpoint import gguf_tokenizer
 from checkpoint.errors import CheckpointError
 from checkpoint.gguf_file import GGUFFile
 from checkpoint.locate import check_tokenizer
+from checkpoint.small_file import check_small_file, parse_json, read_small_file
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -60,6 +60,7 @@ def _gguf_metadata(path: Path) -> dict[str, Any]:
 def _folder_tokenizer(folder: Path) -> Tokenizer:
     check_tokenizer(folder)
     file = folder / "tokenizer.json"
+    check_small_file(file)
     try:
         tokenizer = Tokenizer.from_file(str(file))
         tokenizer.encode("a")  # some damage shows when it is used, and not before
@@ -105,7 +106,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        value = json.loads(_read_text(file))
+        value = parse_json(_read_text(file))
     except ValueError as error:
         raise CheckpointError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -115,7 +116,7 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 def _read_text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_small_file(file)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise CheckpointError(f"{file} cannot be read: {why}") from error

@@ -44,6 +44,11 @@ class TextConfig:
         'what goes before generation_config.json, such as {"temperature": 0.5}', None, "JSON"
     )
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be meant."""
+        if self.chat_template == "":
+            raise ValueError("--chat-template is empty")
+
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
@@ -70,6 +75,8 @@ class ServeConfig:
             raise ValueError("--host is empty")
         if self.api_key is not None and not (self.api_key and self.api_key.isascii() and self.api_key.isprintable()):
             raise ValueError("--api-key must be printable ASCII, and not empty")
+        if self.api_key is not None and not self.http:
+            raise ValueError("--api-key is for HTTP, which --no-http turns off")
         if not 0 < self.max_body_mib <= 1024:
             raise ValueError(f"--max-body-mib must be more than 0 and at most 1024, got {self.max_body_mib}")
         if not 0 <= self.drain_timeout < inf:

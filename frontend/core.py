@@ -37,6 +37,8 @@ LOOK_AROUND_SECONDS = 0.25
 MOST_REASON_CHARACTERS = 2000
 """A refusal's reason is cut there: a chat template may put whole messages into it."""
 
+FAILED = "the server failed at this request"
+
 SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger("stepahead.frontend")
@@ -114,7 +116,10 @@ class FrontendCore:
         peer = self.peers.pop(identity, None)
         for stream in () if peer is None else list(peer.requests.values()):
             if stream.finish is Finish.RUNNING:
-                stream.end(Finish.ABORT)
+                try:
+                    stream.end(Finish.ABORT)
+                except Exception:
+                    self._fail(stream)
                 self._let_go(stream, abort=True)
 
     def _peer(self, identity: bytes, now: float) -> TextPeer:
@@ -134,6 +139,10 @@ class FrontendCore:
             stream = self._intake.accept(identity, ask, self.served, now)
         except TextError as error:
             self._refuse(identity, peer, ask.request, error, now)
+            return
+        except Exception:  # as in `_fail`, before there is a stream
+            self._note_failure()
+            self._answer(identity, peer, Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0), now)
             return
         self.counters["accepted"] += 1
         peer.requests[ask.request] = stream
@@ -220,9 +229,13 @@ class FrontendCore:
         news = row.tokens[known - row.offset :]
         if len(news) < len(row.tokens):
             self.counters["duplicate_tokens"] += len(row.tokens) - len(news)
-        used = stream.push(news)
+        try:
+            stream.push(news)
+        except Exception:
+            self._fail(stream)
+        used = len(stream.output) - known
         link.outstanding -= used
-        if stream.finish is not Finish.RUNNING:  # a stop string
+        if stream.finish is not Finish.RUNNING:  # a stop string, or it failed
             self.counters["overshoot_tokens"] += len(news) - used
             self._ended(stream, abort=running)
         elif not running:
@@ -286,8 +299,20 @@ class FrontendCore:
 
     def _end(self, stream: Stream, finish: Finish, error: str = "", *, abort: bool) -> None:
         if stream.finish is Finish.RUNNING:
-            stream.end(finish, error)
+            try:
+                stream.end(finish, error)
+            except Exception:
+                self._fail(stream)
             self._ended(stream, abort=abort)
+
+    def _fail(self, stream: Stream) -> None:
+        """End a stream at an exception that nobody foresaw: it is no reason to end all others."""
+        self._note_failure()
+        stream.fail(FAILED)
+
+    def _note_failure(self) -> None:
+        self.counters["failed"] += 1
+        _log.exception("a request failed")
 
     def _ended(self, stream: Stream, *, abort: bool) -> None:
         self._let_go(stream, abort=abort)

@@ -43,7 +43,7 @@ class Drain:
         if not self._core.draining:
             self._core.draining = True
             self._cut_at = now + self._seconds
-            if running := self._core.owed:
+            if running := max(self._core.owed, len(self._callers)):
                 self._lifeline.progress(
                     f"draining: {running} {'request is' if running == 1 else 'requests are'} running"
                 )

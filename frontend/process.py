@@ -28,7 +28,7 @@ from frontend.wake import Wake
 from protocol.awake_clock import AwakeClock
 from protocol.codec import decode, request_of
 from protocol.drop_log import DropLog
-from protocol.endpoints import listen
+from protocol.endpoints import clear_away, listen
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
 from protocol.messages import (
@@ -100,6 +100,7 @@ class FrontendProcess:
             self._listener = undo.enter_context(listen(serve.host, serve.port)) if serve.http else None
             tell = lifeline.progress
             path = locate(config.model, need_weights=False, revision=config.revision, tell=tell)
+            undo.callback(clear_away, config.bind)
             context = undo.enter_context(zmq.Context())
             self._router = bind_router(context, config.bind)
             undo.callback(self._router.close, FAREWELL_MILLISECONDS)

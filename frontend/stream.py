@@ -68,22 +68,21 @@ class Stream:
         timeout = max(self.deadline - now, 1e-3) if self.deadline < np.inf else 0.0
         return replace(self.submit, request=request, output=output, timeout=timeout)
 
-    def push(self, tokens: Sequence[int]) -> int:
-        """Take the next tokens; return how many were used: those behind the end of a stop string are not.
+    def push(self, tokens: Sequence[int]) -> None:
+        """Take the next tokens into `output`, those behind the end of a stop string excepted.
 
         With a stop string, `finish` is STOP afterwards.
         """
         if not self._one_by_one:
             self.output.extend(tokens)
             self._read(tokens)
-            return len(tokens)
+            return
         # How tokens came in pieces must not show in the counts, so the end of a stop string is found to the token.
-        for used, token in enumerate(tokens, 1):
+        for token in tokens:
             self.output.append(token)
             if self._read((token,)):
                 self.finish = Finish.STOP
-                return used
-        return len(tokens)
+                return
 
     def end(self, finish: Finish, error: str = "") -> None:
         """End it: what was held back becomes text, except for an end token."""
@@ -97,6 +96,10 @@ class Stream:
         self._text += (safe, self._stops.finish())
         if stopped and finish is Finish.LENGTH:  # other ends were not the model's own, and stay what they are
             self.finish = Finish.STOP
+
+    def fail(self, error: str) -> None:
+        """End it after an exception in `push` or `end`: what was held back is lost."""
+        self.finish, self.error = Finish.ERROR, error
 
     def chunk(self) -> Chunk | None:
         """Return what its client has not been given yet, if that may be sent now. `given` says that it was."""

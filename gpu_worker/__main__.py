@@ -12,6 +12,7 @@ import zmq
 from checkpoint import CheckpointError
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.descriptors import allow_many_descriptors
+from protocol.endpoints import clear_away
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
 from protocol.messages import Joined
@@ -41,6 +42,7 @@ def main() -> int:
     lifeline = Lifeline("worker", config.lifeline)
     stop = StopSignal()
     with ExitStack() as undo:
+        undo.callback(clear_away, config.bind)
         context: zmq.Context[zmq.Socket[bytes]] = undo.enter_context(zmq.Context())
         try:
             router = undo.enter_context(bind_router(context, config.bind))  # first: a busy address shows at once

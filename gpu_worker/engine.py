@@ -90,7 +90,7 @@ def build_engine(
     """
     path = locate(config.model, need_weights=config.load_format != "dummy", revision=config.revision, tell=tell)
     model_config = describe(path)
-    device = _device(config)
+    device = _device(config, tell)
     return device.prepare(lambda: _build(path, model_config, config, device, tell, kv_fill, share))
 
 
@@ -162,11 +162,15 @@ def _load(
         raise CheckpointError(f"{path}: {what} ({first_line(error)})") from error
 
 
-def _device(config: EngineConfig) -> Device:
+def _device(config: EngineConfig, tell: Callable[[str], None]) -> Device:
     there = torch.cuda.is_available()
     if config.device == "cuda" and not there:
         raise CheckpointError("--device cuda: torch sees no GPU (a CPU build of torch, or no driver)")
-    return CUDADevice() if there and config.device != "cpu" else CPUDevice(config.threads)
+    if config.device == "cpu" or not there:
+        return CPUDevice(config.threads)
+    if config.threads is not None:
+        tell(f"--threads {config.threads} is passed over: it is for a CPU, and a GPU computes (--device)")
+    return CUDADevice()
 
 
 def _in_words(device: torch.device) -> str:

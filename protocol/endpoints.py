@@ -95,6 +95,13 @@ def check_free(address: str) -> None:
             raise ProtocolError(f"{address}: the port {why}") from None
 
 
+def clear_away(address: str) -> None:
+    """Remove the socket file of an address that this process has listened at, unless somebody else does by now."""
+    with contextlib.suppress(ProtocolError):
+        if isinstance(parse(address), Path):
+            check_free(address)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a TCP socket that listens there, for HTTP; connections wait in it until somebody accepts them.
 

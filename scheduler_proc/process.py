@@ -12,6 +12,7 @@ import zmq
 from protocol.awake_clock import AwakeClock
 from protocol.codec import decode
 from protocol.drop_log import DropLog
+from protocol.endpoints import clear_away
 from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.lifeline import Lifeline
@@ -110,6 +111,7 @@ class SchedulerProcess:
         self._timeline.close()
         self._router.close()
         self._context.term()
+        clear_away(self._config.bind)
 
     # ------------------------------------------------------------------ workers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -16,11 +17,14 @@ from stepahead.progress import Progress
 GRACE_SECONDS = 2.5
 """Children that have not ended so long after SIGTERM are killed: with the seconds below, all is over within 5 s."""
 
-ORDERLY_SECONDS = 2.5
+ORDERLY_SECONDS = 2.0
 """How long children may take that are to end one after the other, all of them together."""
 
 INSIST_SECONDS = 0.1
 """How often SIGTERM is repeated: at the second, a frontend no longer waits for what runs."""
+
+LONGEST_WAIT_SECONDS = 3600.0
+"""How long is listened at a time: times that a user may set can be longer than the system knows."""
 
 
 class StartError(Exception):
@@ -41,9 +45,16 @@ class Child:
     pipes: ChildPipes
     vital: bool = True  # without it nothing works any more
     ready: bool = False
+    answered: bool = False  # whether it has said anything since it was asked to end
     drained: bool = False
     failure: str = ""
     unread: bytes = b""
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM, and SIGCONT: one that was stopped would not hear of it."""
+        self.answered = False
+        self.process.terminate()
+        self.process.send_signal(signal.SIGCONT)
 
     def how_it_ended(self) -> str:
         """Return in words why it is gone; it must be."""
@@ -89,7 +100,7 @@ class Family:
 
     def listen(self, seconds: float, tell: Progress) -> Child | None:
         """Hear what children say for at most `seconds`, or until one is gone that is needed: that one is returned."""
-        for key, _ in self.selector.select(seconds):
+        for key, _ in self.selector.select(min(seconds, LONGEST_WAIT_SECONDS)):
             child = key.data
             if isinstance(child, Child) and not self._hear(child, tell):
                 self.selector.unregister(key.fd)
@@ -100,6 +111,7 @@ class Family:
 
     def _hear(self, child: Child, tell: Progress) -> bool:
         data = child.pipes.read_status()
+        child.answered = True
         *lines, child.unread = (child.unread + data).split(b"\n")
         for line in lines:
             what, _, text = line.decode(errors="replace").partition(" ")
@@ -126,7 +138,7 @@ class Family:
         """Ask one after the other to end; nothing is under way. Those that take too long are `stop`'s."""
         deadline = time.monotonic() + ORDERLY_SECONDS
         for child in self.children:
-            child.process.terminate()
+            child.ask_to_end()
             child.ended(deadline - time.monotonic())
 
     def stop(self) -> None:
@@ -135,7 +147,7 @@ class Family:
         left = list(self.children)
         while left and time.monotonic() < deadline:
             for child in left:
-                child.process.terminate()
+                child.ask_to_end()
             left[0].ended(INSIST_SECONDS)
             left = [child for child in left if not child.ended(0.0)]
         for child in self.children:

@@ -32,10 +32,12 @@ from checkpoint.architectures import ARCHITECTURES
 from checkpoint.cache import cache_folder
 from checkpoint.gguf_tokenizer import build_tokenizer
 from checkpoint.sampling import SamplingDefaults, sampling_defaults
+from checkpoint.small_file import MOST_MIB
 from checkpoint.tokenizer import load_text
 from gpu_worker.config import EngineConfig
 from tests.tiny_gguf import MULTIPLIERS, write_gguf
 from tests.tiny_models import change_json, save, tiny_model
+from tests.tiny_tokenizers import byte_level_tokenizer
 
 
 @pytest.fixture
@@ -894,3 +896,33 @@ def test_reading_a_model_needs_neither_torch_nor_gguf(gguf_path: Path, folder: P
         "sys.exit(str(heavy) if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code, str(gguf_path), str(folder)], check=True, timeout=30)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
+def test_what_may_never_be_read_to_its_end_is_refused_by_name(folder: Path, name: str, kind: str) -> None:
+    byte_level_tokenizer().save(str(folder / "tokenizer.json"))
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(MOST_MIB * 2**20 + 1)
+
+    def read() -> None:
+        check_tokenizer(locate(str(folder)))
+        load_text(folder)
+
+    with pytest.raises(CheckpointError, match=f"{name}: has .* at most" if kind == "huge" else name):
+        read()
+
+
+def test_an_integer_of_thousands_of_digits_is_said_in_our_words(folder: Path) -> None:
+    (folder / "config.json").write_text('{"hidden_size": ' + "9" * 5000 + "}")
+    with pytest.raises(CheckpointError) as error:
+        load_config(folder)
+    assert str(error.value) == f"{folder / 'config.json'}: cannot be read as JSON: an integer has 5000 digits"

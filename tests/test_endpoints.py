@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from protocol import endpoints
-from protocol.endpoints import LONGEST_SOCKET_PATH, PrivateDirectory, check_free, for_zmq, parse
+from protocol.endpoints import LONGEST_SOCKET_PATH, PrivateDirectory, check_free, clear_away, for_zmq, parse
 from protocol.errors import ProtocolError
 from protocol.sockets import bind_router, connect_dealer
 
@@ -136,6 +136,19 @@ def test_a_live_servers_socket_is_left_alone(tmp_path: Path, context: zmq.Contex
             bind_router(context, address)
         client.send(b"still there?")
         assert server.poll(2000)
+
+
+def test_what_a_server_leaves_is_its_own_socket_and_nothing_else(
+    tmp_path: Path, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    own, others, plain = (tmp_path / name for name in ("own", "others", "plain"))
+    leave_stale_socket(own)
+    plain.write_text("text")
+    with bind_router(context, f"ipc://{others}"):
+        for path in (own, others, plain, tmp_path / "nothing", tmp_path / "no" / "folder"):
+            clear_away(f"ipc://{path}")
+        assert [path.exists() for path in (own, others, plain)] == [False, True, True]
+    clear_away("nonsense")
 
 
 def test_a_server_too_busy_to_take_another_caller_is_live(tmp_path: Path) -> None:

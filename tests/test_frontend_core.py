@@ -818,6 +818,33 @@ def test_stop_ends_every_request_and_tells_everyone() -> None:
     assert only(it.said_to_scheduler(), Abort)[0].request.tolist() == [submit.request]
 
 
+@pytest.mark.parametrize("moment", ["it is read", "a token comes", "it ends"])
+def test_a_request_at_which_we_fail_ends_alone_with_an_error_and_a_traceback_in_the_log(
+    moment: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    it = driver()
+    it.generate(1, prompt="a b")
+    (other,) = it.submitted()
+    with monkeypatch.context() as broken:
+        if moment == "it is read":
+            broken.setattr("frontend.tokenizer.TextTokenizer.encode", fail)
+        it.generate(2, prompt="c d")
+        if moment != "it is read":
+            (submit,) = it.submitted()
+            method = "push" if moment == "a token comes" else "finish"
+            broken.setattr(f"frontend.detokenizer.Detokenizer.{method}", fail)
+            it.tokens(submit, 0, [ABC, DEF], Finish.RUNNING if method == "push" else Finish.LENGTH)
+            assert [type(said) for said in it.said_to_scheduler()] == ([Abort] if method == "push" else [])
+    (chunk,) = it.chunks()
+    assert (chunk.request, chunk.finish, chunk.error) == (2, Finish.ERROR, "the server failed at this request")
+    assert "nobody thought of this" in caplog.text
+    it.tokens(other, 0, [ABC], Finish.LENGTH)
+    assert [(chunk.request, chunk.finish) for chunk in it.chunks()] == [(1, Finish.LENGTH)]
+
+
 def test_the_clock_does_not_count_time_in_which_the_process_was_stopped() -> None:
     wall = [100.0]
     clock = AwakeClock(longest_turn=2.0, monotonic=lambda: wall[0])

@@ -121,6 +121,7 @@ def running(tmp_path: Path, model: Path) -> Iterator[Running]:
         running.close()
         assert running.process.returncode == 0
         assert "Traceback" not in running.errors
+        assert not (tmp_path / "frontend").exists(), "its socket was left"
 
 
 def test_prompts_chats_and_ids_are_answered_streamed_or_whole(running: Running) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ import pytest
 
 from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
-from frontend.http.body import DEEPEST, object_of
+from frontend.http.body import DEEPEST, MOST_ENTRIES, object_of
 from frontend.http.errors import ApiError
 from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionParameters, parameters
 from frontend.http.unsupported import NEUTRAL
@@ -615,6 +616,57 @@ def test_what_is_wrong_with_a_body_is_said_in_words(body: bytes, message: str) -
     with pytest.raises(ApiError) as error:
         object_of(body)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b'"x": [' + b"[]," * 2_700_000 + b"0]",
+        b'"x": [' + b"{}," * 2_700_000 + b"0]",
+        b'"x": [' + b'"",' * 2_700_000 + b"0]",
+        b'"x": [' + b'{"":""},' * 1_000_000 + b"0]",
+        b'"x": [' + b'",\\\\",' * 1_200_000 + b"0]",
+        b'"x": [' + (b"9" * 4000 + b",") * 2000 + b"0]",
+    ],
+    ids=lambda flood: flood[:12].decode(),
+)
+def test_a_body_that_takes_seconds_to_read_is_refused_in_words_before_that(flood: bytes) -> None:
+    body = b'{"prompt": "a", ' + flood + b"}"
+    began = time.process_time()
+    with pytest.raises(ApiError, match=r"entries in lists and objects: send it in parts|does not fit into 64 bits"):
+        object_of(body)
+    assert time.process_time() - began < 0.3
+
+
+@pytest.mark.parametrize("room", [0, -1])
+@pytest.mark.parametrize(
+    ("opening", "entry"),
+    [(b'{"x":[', b'"\\\\\\",[{"'), (b'{"x":{', b'"N":",[{\\\\"')],
+    ids=["list", "object"],
+)
+def test_entries_are_counted_to_the_last_and_what_texts_hold_is_not(opening: bytes, entry: bytes, room: int) -> None:
+    count = MOST_ENTRIES - 1 - room
+    entries = b",".join(entry.replace(b"N", b"%d" % each) for each in range(count))
+    body = opening + entries + (b"]}" if opening.endswith(b"[") else b"}}")
+    if room < 0:
+        with pytest.raises(ApiError) as error:
+            object_of(body)
+        assert error.value.status == 413
+    else:
+        assert len(object_of(body)["x"]) == count
+
+
+@pytest.mark.parametrize("piece", [b"a, ", b'\\",[', b"{\\n\\\\", b", \xc3\xa9"], ids=repr)
+def test_a_text_of_8_mib_has_one_entry_and_is_read_at_once(piece: bytes) -> None:
+    text = piece * (8 * 2**20 // len(piece))
+    began = time.process_time()
+    assert list(object_of(b'{"prompt": "' + text + b'"}')) == ["prompt"]
+    assert time.process_time() - began < 0.3
+
+
+def test_a_prompt_of_two_hundred_thousand_token_ids_is_read() -> None:
+    body = json.dumps({"prompt": list(range(200_000))}).encode()
+    assert len(object_of(body)["prompt"]) == 200_000
 
 
 async def test_a_body_that_is_said_to_be_something_else_is_told_what_it_must_be(serve: Serve) -> None:

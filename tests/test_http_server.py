@@ -1,4 +1,4 @@
-"""Connections to the HTTP server: who sends no whole request is cut off, and who waits for an answer is not."""
+"""Connections to the HTTP server: who sends no whole request is cut off, who waits for an answer is not and gets it."""
 
 from __future__ import annotations
 
@@ -90,3 +90,32 @@ async def test_an_idle_connection_is_kept() -> None:
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await reader.readuntil(b"Yes")).startswith(b"HTTP/1.1 200")
             await asyncio.sleep(2 * SOON)
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["kept", "closed"])
+async def test_an_answer_that_comes_before_the_end_of_its_request_is_not_lost(
+    more: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.http.server.ARRIVAL_SECONDS", 10.0)
+    async with connection(indifferent) as (reader, writer):
+        size = 30_000_000
+        writer.write(HEAD.replace(b"5\r\n", b"%d\r\n" % size + more))
+        for _ in range(30):
+            writer.write(bytes(size // 30))
+            await writer.drain()
+        assert (await reader.readuntil(b"Yes")).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("bound", ["LINGER_SECONDS", "MOST_DISCARDED"])
+async def test_what_never_ends_is_read_for_a_while_only(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontend.http.server.ARRIVAL_SECONDS", 10.0)
+    monkeypatch.setattr("frontend.http.linger.LINGER_SECONDS", SOON if bound == "LINGER_SECONDS" else 10.0)
+    monkeypatch.setattr("frontend.http.linger.MOST_DISCARDED", 2**20 if bound == "MOST_DISCARDED" else 2**40)
+    async with connection(indifferent) as (reader, writer):
+        writer.write(HEAD.replace(b"5\r\n", b"1000000000\r\nConnection: close\r\n"))
+        assert (await reader.readuntil(b"Yes")).startswith(b"HTTP/1.1 200")
+        cut = asyncio.create_task(is_cut(reader))
+        while not cut.done():
+            writer.write(bytes(2**16))
+            await asyncio.sleep(0.01)
+        await cut

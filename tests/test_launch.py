@@ -155,6 +155,7 @@ def test_clients_are_served_until_sigterm(tmp_path: Path, default_model_path: Pa
         assert run.end() == 0
         _all_gone(children)
     assert "Traceback" not in run.said
+    assert not any(tmp_path.iterdir()), "a socket was left"
 
 
 @pytest.mark.parametrize("moment", ["loading", "serving"])
@@ -243,6 +244,7 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--http", "--port=65536"], "--port"),
         (["--http", "--host="], "--host"),
         (["--api-key="], "--api-key"),
+        (["--api-key=secret"], "--no-http"),
         (["--max-body-mib=0"], "--max-body-mib"),
         (["--drain-timeout=-1"], "--drain-timeout"),
         (["--dtype=float8"], "--dtype"),
@@ -250,6 +252,9 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--revision=main"], "only models from the hub"),
         (["--chat-template=/no/such/file"], "--chat-template: /no/such/file cannot be read: No such file or directory"),
         (["--chat-template=broken.jinja"], "broken.jinja: the chat template is broken at line 2: "),
+        (["--chat-template="], "--chat-template is empty"),
+        (["--chat-template=/dev/zero"], "--chat-template: /dev/zero: is no regular file"),
+        (['--override-generation-config={"top_k": ' + "9" * 5000 + "}"], "not JSON: an integer has 5000 digits"),
         (["--override-generation-config=[1]"], "must be a JSON object"),
         (["--lockstep", "--max-plans-in-flight=2"], "give --lockstep, which is --max-plans-in-flight 1, or"),
         (["--max-tokens=9"], "--max-tokens is for --prompt"),
@@ -414,6 +419,18 @@ def test_a_child_that_dies_while_requests_finish_is_no_good_end(tmp_path: Path, 
             assert run.end(END_SECONDS + 1) == 1
         _all_gone(list(children.values()))
     assert "worker is gone before all was finished: it was killed by signal 9" in run.said
+    assert "Traceback" not in run.said
+
+
+def test_children_that_were_stopped_end_in_order_too(tmp_path: Path, default_model_path: Path) -> None:
+    with launched(f"--zmq={_address(tmp_path)}", f"--port={free_port()}", "--http", *SMALL) as run:
+        run.wait_for("serving")
+        children = list(run.children().values())
+        for child in children:
+            child.suspend()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 0
+        _all_gone(children)
     assert "Traceback" not in run.said
 
 

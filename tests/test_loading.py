@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from checkpoint import CheckpointError, load_config, locate, read_index
-from gpu_worker import load_meter, loading, safetensors_tensors
+from gpu_worker import engine, load_meter, loading, safetensors_tensors
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine, build_engine
 from gpu_worker.kv_cache import KVCache
@@ -224,7 +224,7 @@ def test_an_index_goes_before_a_single_file_unless_its_shards_are_gone(tmp_path:
     save_file(other, tmp_path / "model.safetensors")
     _assert_loaded(tmp_path, expected)
     shards[0].rename(tmp_path / "away")
-    with pytest.raises(CheckpointError, match=rf"names the shard {shards[0].name}, which is missing"):
+    with pytest.raises(CheckpointError, match=rf"names the shard '{shards[0].name}', which is missing"):
         locate(str(tmp_path))
     for shard in shards[1:]:
         shard.unlink()
@@ -320,7 +320,7 @@ def test_a_kv_cache_that_does_not_fit_says_so_and_another_fault_says_what_it_is(
 ) -> None:
     folder = save(tiny_model("grouped queries"), tmp_path)
     with pytest.raises(CheckpointError, match="does not fit into memory: lower --kv-cache-gib"):
-        start(folder, [], kv_cache_gib=2.0**28, kv_cache_blocks=None)
+        start(folder, [], kv_cache_gib=2.0**20, kv_cache_blocks=None)
 
     def fail(*_: Any, **__: Any) -> KVCache:
         raise RuntimeError("no such kernel")
@@ -530,3 +530,13 @@ def test_the_shares_of_all_tensors_make_a_whole(storage: str, tmp_path: Path, mo
     assert len(heard) == len(names)
     assert heard == sorted(heard)
     assert heard[-1] == pytest.approx(1.0)
+
+
+def test_threads_that_no_gpu_uses_are_passed_over_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(engine, "CUDADevice", object)
+    told: list[str] = []
+    engine._device(EngineConfig(), told.append)
+    assert told == []
+    engine._device(EngineConfig(threads=2), told.append)
+    assert told == ["--threads 2 is passed over: it is for a CPU, and a GPU computes (--device)"]

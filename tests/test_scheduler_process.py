@@ -28,7 +28,7 @@ pytestmark = pytest.mark.processes
 
 @contextmanager
 def scheduler(folder: Path, *workers: str, options: Sequence[str] = ()) -> Iterator[str]:
-    """A scheduler process at the address that is returned; it must end with code 0 when told to."""
+    """A scheduler process at the address that is returned; it must end with code 0 when told to, and leave nothing."""
     address = f"ipc://{folder / 'scheduler'}"
     process = subprocess.Popen(
         [
@@ -46,6 +46,7 @@ def scheduler(folder: Path, *workers: str, options: Sequence[str] = ()) -> Itera
         yield address
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 0
+        assert not (folder / "scheduler").exists(), "its socket was left"
     finally:
         process.kill()
         process.wait()

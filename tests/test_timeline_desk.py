@@ -18,16 +18,12 @@ class StubLink(TimelineLink):
 
     def __init__(self, there: bool = True) -> None:
         self.said: list[Message] = []
-        self.is_there = there
-
-    @property
-    def there(self) -> bool:
-        return self.is_there
+        self.there = there
 
     def say(self, message: Message) -> bool:
-        if self.is_there:
+        if self.there:
             self.said.append(message)
-        return self.is_there
+        return self.there
 
 
 def state(request: int, file: str) -> TimelineState:
@@ -89,7 +85,7 @@ async def test_watching_is_told_now_and_then_and_shows_the_newest_view(
     (view, *_) = system.hear(b"desk", Watch())
     desk.hear([view])  # type: ignore[list-item]
     assert seen(desk) is view
-    link.is_there = False
+    link.there = False
     assert seen(desk) is None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,8 @@ from tests.core_loop import CLIENT, submit
 from tests.real_loop import alone, poisoned_engine
 from tests.tiny_models import save, tiny_model
 from timeline.link import TimelineLink
+
+ROOT = Path(__file__).parent.parent
 
 pytestmark = pytest.mark.slow
 
@@ -318,3 +322,21 @@ def _until_opened(peer: Peer) -> None:
 
 def _wait(gate: threading.Event) -> None:
     gate.wait(20.0)
+
+
+@pytest.mark.processes
+def test_a_worker_that_is_told_to_end_leaves_no_socket(tmp_path: Path) -> None:
+    path = tmp_path / "worker"
+    model = save(tiny_model("grouped queries"), tmp_path / "model")
+    command = [sys.executable, "-m", "gpu_worker", f"--bind=ipc://{path}", f"--model={model}", "--device=cpu"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert any("worker: ready" in line for line in process.stderr)
+        assert path.exists()
+        process.terminate()
+        assert process.wait(10) == 0
+        assert not path.exists()
+    finally:
+        process.kill()
+        process.communicate()

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from frontend.callers import Callers
 from frontend.config import ServeConfig
-from frontend.core import SHUTTING_DOWN, FrontendCore
+from frontend.core import FAILED, SHUTTING_DOWN, FrontendCore
 from frontend.http.answer import Answer
 from frontend.http.body import object_of, read_body
 from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, unavailable
@@ -182,7 +182,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        return ApiError(500, "the server failed at this request").response()
+        return ApiError(500, FAILED).response()
 
     if config.api_key is not None:
         app.add_middleware(KeyGuard, key=config.api_key)

@@ -12,10 +12,18 @@ from starlette.requests import Request
 
 from frontend.http.errors import INVALID_VALUE, ApiError
 from frontend.text_error import MOST_SHOWN, TextError, require_unicode, shown
+from protocol.codec import MAX_FRAME_ITEMS
 from protocol.fields import INT64_MAX, INT64_MIN
 
 DEEPEST = 100
 """Levels of lists and objects within each other."""
+
+MOST_ENTRIES = MAX_FRAME_ITEMS
+"""In all lists and objects of a body together, as in a frame of other clients: each is a few bytes that take long to
+read, and all others wait meanwhile."""
+
+LONGEST_INTEGER = 100
+"""Digits of an integer that are read. Far fewer fit into 64 bits; what thousands mean takes long to find out."""
 
 BODY_SECONDS = 60.0
 """How long a body may take to arrive."""
@@ -42,20 +50,20 @@ def object_of(body: bytes) -> dict[str, Any]:
     """Return the JSON object that a body is; raises `ApiError` for whatever else it is.
 
     JSON is taken strictly: UTF-8 (no half surrogate pairs, escaped ones included), no name twice in an object, no NaN
-    and no Infinity, integers of 64 bits, `DEEPEST` levels.
+    and no Infinity, integers of 64 bits, `DEEPEST` levels, `MOST_ENTRIES`.
     """
     if not body:
         raise ApiError(400, "the body must be a JSON object, and is empty")
+    if _has_too_many_entries(body):
+        raise ApiError(413, f"the body has more than {MOST_ENTRIES} entries in lists and objects: send it in parts")
     try:
-        document = json.loads(_text(body), object_pairs_hook=_object, parse_constant=_no_number)
+        document = json.loads(_text(body), object_pairs_hook=_object, parse_int=_integer, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         what = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
         where = f"line {error.lineno}, column {error.colno}"
         raise ApiError(400, f"the body is not valid JSON: {what} at {where}") from None
     except RecursionError:
         raise ApiError(400, f"the body nests deeper than {DEEPEST} levels") from None
-    except ValueError:  # Python's own, for integers of thousands of digits
-        raise ApiError(400, "an integer in the body does not fit into 64 bits") from None
     if not isinstance(document, dict):
         raise ApiError(400, f"the body must be a JSON object, got {shown(document)}")
     for name, value in document.items():
@@ -86,6 +94,24 @@ def _text(body: bytes) -> str:
     return text
 
 
+def _has_too_many_entries(body: bytes) -> bool:
+    """Whether a body that is JSON has more than `MOST_ENTRIES`, told without reading it.
+
+    Each entry but the first of a list or object follows a comma, and each has two strings at most, its name and its
+    value. Texts may hold as many commas as they like, so strings are left out if it comes to that.
+    """
+    if _marks(body) <= MOST_ENTRIES:
+        return False
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 2 * 2 * MOST_ENTRIES:
+        return True
+    return _marks(b"".join(plain.split(b'"')[::2])) > MOST_ENTRIES
+
+
+def _marks(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; which of two values was meant, if a name has them, nobody can know."""
     whole = dict(pairs)
@@ -93,6 +119,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ApiError(400, f"the body has {shown(twice)} twice in one object")
     return whole
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > LONGEST_INTEGER:
+        raise ApiError(400, "an integer in the body does not fit into 64 bits")
+    return int(digits)
 
 
 def _no_number(literal: str) -> NoReturn:
