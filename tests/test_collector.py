@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,78 +16,22 @@ from protocol.messages import (
     ClockTold,
     Joined,
     Load,
-    Message,
     Ping,
     Pong,
     Record,
     SpanKind,
-    Spans,
     StartTimeline,
     StopTimeline,
     TimelineState,
     View,
     Watch,
 )
+from tests.collector_system import CLIENT, ELSEWHERE, HERE, SECOND, System, load, spans
 from timeline import last_seconds
-from timeline.collector import CLOSING_SECONDS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS, Collector
+from timeline.collector import CLOSING_SECONDS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS
 from timeline.member import ASK_NANOSECONDS, BEST_ANSWERS_COUNT_FOR, STRANGER, Member
 
-HERE, ELSEWHERE = "this host", "another host"
-SECOND = 1_000_000_000
-CLIENT = b"client"
 ON, SHOWN, OFF = Record(True, TELL_SECONDS), Record(True, SHOW_SECONDS), Record(False, TELL_SECONDS)
-
-
-def spans(*intervals: tuple[SpanKind, int, int], step: int = 1, lost: int = 0, error: int = 0) -> Spans:
-    kind, start, end = (list(column) for column in zip(*intervals, strict=True))
-    numbers = np.full(len(kind), step, "<u4")
-    return Spans(
-        np.array(kind, "u1"), np.array(start, "<u8"), np.array(end, "<u8"), numbers.astype("<u8"), numbers * 7, numbers,
-        numbers, numbers * 0, numbers * 0, lost, error,
-    )  # fmt: skip
-
-
-def load(time: int) -> Load:
-    return Load(time, running=3, waiting=2, blocks_used=10, blocks=16, settled_tokens=100)
-
-
-class System:
-    """A collector with time, and what it has said to each peer."""
-
-    def __init__(self, directory: Path, most_bytes: int = 2**20) -> None:
-        self.directory = directory
-        self.collector = Collector(HERE, directory, most_bytes)
-        self.clock = 100 * SECOND
-        self.said: dict[bytes, list[Message]] = {}
-
-    def hear(self, peer: bytes, message: Message) -> list[Message]:
-        """Return what the peer is told, then or because of it."""
-        return self._keep(self.collector.hear(peer, message, self.clock)).get(peer, [])
-
-    def wait(self, seconds: float) -> dict[bytes, list[Message]]:
-        self.clock += int(seconds * SECOND)
-        return self._keep(self.collector.beat(self.clock))
-
-    def _keep(self, said: list[tuple[bytes, Message]]) -> dict[bytes, list[Message]]:
-        self.said = {peer: [message for to, message in said if to == peer] for peer, _ in said}
-        return self.said
-
-    def join(self, name: str, role: str = "scheduler", host: str = HERE, device: str = "") -> list[Message]:
-        return self.hear(name.encode(), Joined(name, role, 1, host, device))
-
-    def ask(self, message: Message) -> TimelineState:
-        (state,) = [said for said in self.hear(CLIENT, message) if isinstance(said, TimelineState)]
-        return state
-
-    def events(self, file: str = "a.json") -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = json.loads((self.directory / file).read_text())["traceEvents"]
-        return events
-
-    def stop(self) -> TimelineState:
-        """Stop the recording; no member has more to send."""
-        told = self.hear(CLIENT, StopTimeline(9)) or self.wait(CLOSING_SECONDS)[CLIENT]
-        (state,) = [said for said in told if isinstance(said, TimelineState)]
-        return state
 
 
 @pytest.fixture

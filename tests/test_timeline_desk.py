@@ -9,7 +9,7 @@ import pytest
 from frontend import timeline_desk
 from frontend.timeline_desk import MOST_QUESTIONS, TimelineDesk, TimelineUnavailableError
 from protocol.messages import AskTimeline, Message, StartTimeline, StopTimeline, TimelineState, View, Watch
-from tests.test_collector import System
+from tests.collector_system import System
 from timeline.link import TimelineLink
 
 
