@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,26 +12,11 @@ import zmq
 from protocol.messages import Joined, Message, Ping, SpanKind
 from protocol.sockets import bind_router, connect_dealer, send
 from tests.collector_system import HERE, spans
+from tests.stub_stop import Stop
 from timeline.collect import CollectorProcess
 from timeline.collector import Collector, Said
 from timeline.recorder import nanoseconds
 from timeline.trace import read_trace
-
-
-class Stop:
-    """A signal that has come."""
-
-    is_set = True
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-
-    def fileno(self) -> int:
-        return self._read
-
-    def close(self) -> None:
-        os.close(self._read)
-        os.close(self._write)
 
 
 class Place:
@@ -42,6 +27,7 @@ class Place:
         self.router = bind_router(self.context, address)
         self.dealer = connect_dealer(self.context, address)
         self.stop = Stop()
+        self.stop.set()
 
     def run(self, collector: Collector) -> None:
         CollectorProcess(collector, self.router, self.stop).run()  # type: ignore[arg-type]
@@ -68,6 +54,7 @@ def test_what_has_come_by_the_end_is_written_and_the_recording_closed(place: Pla
     at = nanoseconds()
     assert send(place.dealer, spans((SpanKind.PLAN, at, at)))
     assert place.router.poll(5000)
+    time.sleep(0.1)  # the other one is on its way
     place.run(collector)
     assert sum(len(lane) for lane in read_trace(file).lanes) == 1
     collector.start(tmp_path / "b.json", nanoseconds())  # the other one is closed
