@@ -321,3 +321,26 @@ def test_a_worker_that_is_told_to_end_leaves_no_socket(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_devices_clock_is_set_when_recording_begins_and_each_second_of_it(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = bind_router(context, f"ipc://{tmp_path / 'alone'}")
+    stop = Stop()
+    timeline = TimelineLink(context, None, Joined("worker", "worker", 1, "here"))
+    worker = WorkerProcess(engine, router, stop, timeline)  # type: ignore[arg-type]
+    set_at: list[float] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.device, "set_clock", lambda: set_at.append(now))
+        patched.setattr(type(engine.device), "clock_error", 77)
+        for now in (1.0, 2.0, 2.4, 2.9, 3.1):
+            if now == 2.0:
+                patched.setattr(timeline, "turn", lambda: setattr(timeline.recorder, "on", True))
+            worker._tell_timeline(now)
+    assert set_at == [2.0, 3.1]
+    assert timeline.clock_error == 77
+    router.close()
+    stop.close()
+    context.term()
