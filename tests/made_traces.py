@@ -123,7 +123,7 @@ def _events(processes: Sequence[Process], lost: int, clock_error: float) -> Iter
             yield {"ph": "X", "pid": pid, "tid": span.tid, "name": name, **times, "args": arguments}
             if span.step and span.kind in (PLAN, FORWARD, SETTLE):
                 phase = {PLAN: "s", FORWARD: "t", SETTLE: "f"}[span.kind]
-                flow = {"cat": "step", "id": f"{span.session}.{span.step}"}
+                flow = {"cat": "step", "id": f"0x{span.session << 32 | span.step:x}"}
                 yield {"ph": phase, "pid": pid, "tid": span.tid, "name": "step", **flow, "ts": span.start}
         if process.role == "scheduler":
             yield {"ph": "C", "pid": pid, "name": "requests", "ts": 0, "args": {"running": 1, "waiting": 0}}

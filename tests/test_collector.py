@@ -79,18 +79,22 @@ def test_the_file_has_what_was_done_since_the_start(system: System) -> None:
     system.stop()
     events = system.events()
     names = [(event["pid"], event["args"]["name"]) for event in events if event["name"] == "process_name"]
-    assert names == [(1, "scheduler"), (2, "worker")]
+    assert names == [(10, "scheduler"), (20, "worker")]
     lanes = [(e["pid"], e["tid"], e["args"]["name"]) for e in events if e["name"] == "thread_name"]
-    assert lanes == [(1, 0, "host"), (2, 0, "host"), (2, 1, "copy in"), (2, 2, "compute"), (2, 3, "copy out")]
+    assert lanes == [
+        (10, 10, "host"), (20, 20, "host"), (20, 21, "copy in"), (20, 22, "compute"), (20, 23, "copy out"),
+    ]  # fmt: skip
     done = [(e["pid"], e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert done == [
-        (1, 0, "plan", 1.5, 1.001),
-        (2, 2, "forward", 3.0, 2.0),
-        (2, 0, "idle", 0.0, 0.005),
-        (1, 0, "settle", 6.0, 1.0),
+        (10, 10, "plan", 1.5, 1.001),
+        (20, 22, "forward", 3.0, 2.0),
+        (20, 20, "idle", 0.0, 0.005),
+        (10, 10, "settle", 6.0, 1.0),
     ]
     arrows = [(e["ph"], e["id"], e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "stf"]
-    assert arrows == [("s", "7.1", 1, 0, 1.5), ("t", "7.1", 2, 2, 3.0), ("f", "7.1", 1, 0, 6.0)]
+    assert arrows == [
+        ("s", "0x700000001", 10, 10, 1.501), ("t", "0x700000001", 20, 22, 3.001), ("f", "0x700000001", 10, 10, 6.001),
+    ]  # fmt: skip
     counters = [(e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C"]
     assert counters == [
         ("requests", 3.0, {"running": 3, "waiting": 2}),
@@ -280,7 +284,7 @@ def test_who_joins_again_keeps_its_name_and_its_place(system: System) -> None:
     system.join("worker")
     system.hear(b"worker", spans((SpanKind.PLAN, system.clock, system.clock)))
     system.stop()
-    assert [(e["pid"], e["args"]["name"]) for e in system.events() if e["name"] == "process_name"] == [(1, "worker")]
+    assert [(e["pid"], e["args"]["name"]) for e in system.events() if e["name"] == "process_name"] == [(10, "worker")]
 
 
 # ---------------------------------------------------------------------- clocks

@@ -20,6 +20,7 @@ from client import Client
 from protocol.messages import SpanKind
 from tests.http_server import free_port
 from tests.launched import ROOT, Launched, launched
+from tests.trace_rules import broken_rules, read
 from tests.word_model import write_word_model
 from timeline.trace import COMPUTE, HOST, Trace, read_trace
 
@@ -94,6 +95,7 @@ def test_a_file_from_start_to_end_tells_of_every_step_in_every_process(
         with Client(address) as client:
             client.generate(PROMPT, max_tokens=TOKENS, temperature=0, ignore_eos=True, stop_token_ids=[stop])
         stopped(run)
+    assert broken_rules(read(file)) == []
     trace = read_trace(file)
     assert trace.complete
     assert not trace.lost

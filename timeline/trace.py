@@ -3,18 +3,20 @@
 The file is Chrome's trace format with one event a line, so that whatever was written before a crash can be read:
 
     {"displayTimeUnit":"ms","otherData":{"stepahead":1,"started":"2026-11-30T02:00:00Z"},"traceEvents":[
-    {"ph":"M","pid":1,"name":"process_name","args":{"name":"scheduler"}},
-    {"ph":"M","pid":1,"name":"stepahead","args":{"role":"scheduler","device":"","host":"…","clock_error_us":0}},
-    {"ph":"M","pid":1,"tid":0,"name":"thread_name","args":{"name":"host"}},
-    {"ph":"X","pid":1,"tid":0,"name":"plan","ts":12.345,"dur":81.2,"args":{"step":7,"session":9,"rows":3,"tokens":3,"decodes":3}},
-    {"ph":"s","pid":1,"tid":0,"name":"step","cat":"step","id":"9.7","ts":12.4},
-    {"ph":"C","pid":1,"name":"requests","ts":13.0,"args":{"running":3,"waiting":0}},
-    {"ph":"C","pid":1,"name":"KV blocks","ts":13.0,"args":{"used":12,"free":500}},
-    {"ph":"M","pid":1,"name":"stepahead_lost","args":{"spans":12}}
+    {"ph":"M","pid":10,"tid":10,"name":"process_name","args":{"name":"scheduler"}},
+    {"ph":"M","pid":10,"tid":10,"name":"stepahead","args":{"role":"scheduler","device":"","host":"…","clock_error_us":0}},
+    {"ph":"M","pid":10,"tid":10,"name":"thread_name","args":{"name":"host"}},
+    {"ph":"X","pid":10,"tid":10,"name":"plan","ts":12.345,"dur":81.2,"args":{"step":7,"session":9,"rows":3,"tokens":3,"decodes":3}},
+    {"ph":"s","pid":10,"tid":10,"name":"step","cat":"step","id":"0x900000007","ts":12.346},
+    {"ph":"C","pid":10,"tid":10,"name":"requests","ts":13.0,"args":{"running":3,"waiting":0}},
+    {"ph":"C","pid":10,"tid":10,"name":"KV blocks","ts":13.0,"args":{"used":12,"free":500}},
+    {"ph":"M","pid":10,"tid":10,"name":"stepahead_lost","args":{"spans":12}}
     ]}
 
-Times are microseconds since the recording began. Processes are numbered from 1; `tid` is 0 for what the process itself
-does, and 1, 2, 3 for copy in, compute and copy out of a worker's device. Arguments that are 0 are left out.
+Times are microseconds since the recording began. Processes are numbered 10, 20, 30, …; a process's lanes follow it: of
+process 30, `tid` 30 is what the process itself does, and 31, 32, 33 are copy in, compute and copy out of its device.
+No two lanes have the same number and none has 0: Perfetto takes a thread 0 for the one that has its process's number,
+and draws both as one. An arrow's "id" is its step behind the session, 32 bits each. Arguments that are 0 are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ from timeline.errors import TraceError
 from timeline.event_stream import Event, EventStream
 
 HOST, COPY_IN, COMPUTE, COPY_OUT = range(4)
-"""What `tid` means."""
+"""What the last digit of `tid` means."""
+
+NUMBERS = 10
+"""How many numbers a process has, its own among them."""
 
 FORMAT = 1
 """What "otherData" says under "stepahead"."""
@@ -141,7 +146,7 @@ class _Reading:
         end = start + round(event["dur"] * 1000)
         if end < start:
             raise ValueError("it ends before it starts")
-        lane = event["pid"], event["tid"]
+        lane = event["pid"], event["tid"] % NUMBERS
         if lane not in self._rows:
             if lane[1] not in _TIDS:
                 raise ValueError("no such lane")
