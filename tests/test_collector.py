@@ -76,7 +76,7 @@ def test_the_file_has_what_was_done_since_the_start(system: System) -> None:
     system.hear(b"scheduler", load(start + 3000))
     system.hear(b"worker", spans((SpanKind.FORWARD, start + 3000, start + 5000), (SpanKind.IDLE, start - 5, start + 5)))
     system.hear(b"scheduler", spans((SpanKind.SETTLE, start + 6000, start + 7000), lost=4))
-    system.stop()
+    assert system.stop().spans == 4, "what ended before the start is not in the file"
     events = system.events()
     names = [(event["pid"], event["args"]["name"]) for event in events if event["name"] == "process_name"]
     assert names == [(10, "scheduler"), (20, "worker")]

@@ -20,6 +20,7 @@ class StubGPU:
     host: int = 100 * SECOND
     ahead: int = 7_000_000
     looks: int = 4  # of the host until it sees that an event is done
+    answers: float = 0.5  # when it is done, from 0, as soon as it is recorded, to 1, when that is seen
 
     def nanoseconds(self) -> int:
         self.host += 1000
@@ -33,7 +34,7 @@ class StubEvent:
     asked: int = field(default=0)
 
     def record(self, _stream: object) -> None:
-        self.moment = self.gpu.host + self.gpu.ahead + 500 * self.gpu.looks
+        self.moment = self.gpu.host + self.gpu.ahead + round(1000 * self.gpu.looks * self.gpu.answers)
 
     def query(self) -> bool:
         self.asked += 1
@@ -60,7 +61,9 @@ def off(clock: CUDAClock, gpu: StubGPU) -> int:
     return abs(when - gpu.host)
 
 
-def test_an_event_is_dated_by_the_hosts_clock_within_the_error(gpu: StubGPU) -> None:
+@pytest.mark.parametrize("answers", [0.0, 0.3, 1.0])
+def test_an_event_is_dated_by_the_hosts_clock_within_the_error(gpu: StubGPU, answers: float) -> None:
+    gpu.answers = answers
     clock = CUDAClock(torch.device("cpu"))
     clock.set()
     assert off(clock, gpu) <= clock.error <= 1000 * gpu.looks
