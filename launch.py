@@ -56,6 +56,9 @@ def start_all(
 ) -> None:
     """Start every process; they find each other through sockets in `run`, clients find them at `for_clients`."""
     spans = run.address("timeline")
+    # First to start, so that nobody looks for it in vain and later than the first step finds it; and last to end: what
+    # all others have recorded up to their ends, it writes.
+    family.start("timeline", "timeline collect", to_arguments(CollectorConfig(bind=spans), timeline), vital=False)
     workers = [run.address(f"worker-{number}") for number in range(launch.workers)]
     schedulers = [run.address(f"scheduler-{number}") for number in range(launch.schedulers)]
     for number, address in enumerate(workers):
@@ -71,8 +74,7 @@ def start_all(
         scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed, timeline=spans
     )
     family.start("frontend", "frontend", to_arguments(frontend, text, serve))
-    # Last to start, last to end: what all others have recorded up to their ends, it writes.
-    family.start("timeline", "timeline collect", to_arguments(CollectorConfig(bind=spans), timeline), vital=False)
+    family.children.append(family.children.pop(0))  # the timeline's collector is last to end
 
 
 def _name(what: str, number: int, total: int) -> str:

@@ -179,6 +179,8 @@ def test_a_collector_that_was_restarted_is_joined_anew_and_recording_ends(place:
     while not isinstance(message, Joined):
         message = again.hear()
     assert message == ME
+    again.say(Record(False, 1.0))
+    turn_until(link, "record")
     assert not link.recorder.on
 
 
@@ -263,7 +265,7 @@ def test_who_was_forgotten_says_again_who_it_is(place: Place) -> None:
     turn_until(link, "pong")
     assert collector.hear() == ME
     assert link.there
-    assert not link.recorder.on, "only the collector says when to record"
+    assert link.recorder.on, "what is done until the collector says more may be wanted"
 
 
 def test_who_could_not_say_who_it_is_tries_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

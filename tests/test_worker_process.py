@@ -332,6 +332,7 @@ def test_a_devices_clock_is_set_when_recording_begins_and_each_second_of_it(
     timeline = TimelineLink(context, None, Joined("worker", "worker", 1, "here"))
     worker = WorkerProcess(engine, router, stop, timeline)  # type: ignore[arg-type]
     set_at: list[float] = []
+    now = 0.0
     with monkeypatch.context() as patched:
         patched.setattr(engine.device, "set_clock", lambda: set_at.append(now))
         patched.setattr(type(engine.device), "clock_error", 77)

@@ -115,8 +115,7 @@ class TimelineLink:
             self._heard = nanoseconds()
             match message:
                 case Pong() if not self.there or message.session == STRANGER:
-                    self.recorder.on = False
-                    self.there = self._say(self._me)
+                    self.there = self._say(self._me)  # and hear whether to record
                 case Record():
                     self.recorder.on = message.on
                     self._flush_every = int(1e9 * message.seconds)
