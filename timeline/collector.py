@@ -11,7 +11,6 @@ from pathlib import Path
 from protocol.identity import new_session
 from protocol.messages import (
     AskTimeline,
-    ClockAsk,
     ClockTold,
     Joined,
     Load,
@@ -28,7 +27,7 @@ from protocol.messages import (
 from protocol.sockets import SILENCE_SECONDS
 from timeline.config import ENDINGS
 from timeline.last_seconds import LastSeconds
-from timeline.member import Member
+from timeline.member import STRANGER, Member
 from timeline.recording import Recording
 from timeline.trace import ROLES
 from timeline.wording import plain
@@ -41,9 +40,6 @@ TELL_SECONDS, SHOW_SECONDS = 1.0, 0.25
 
 MOST_MEMBERS = 2**10
 """More processes are no system that anybody looks at; those beyond are not recorded."""
-
-ASK_SECONDS = 1.0
-"""How often a process of another host is asked for its clock."""
 
 CLOSING_SECONDS = 1.0
 """How long members have to send what they recorded before a recording is closed."""
@@ -85,7 +81,7 @@ class Collector:
             member.heard = clock
         match message:
             case Ping():
-                return [(peer, Pong(self._life, 0))]
+                return [(peer, Pong(STRANGER if member is None else self._life, 0))]
             case Joined():
                 return self._join(peer, message, clock)
             case Spans() | Load() if member is not None:
@@ -114,11 +110,10 @@ class Collector:
             if clock - member.heard > 1e9 * SILENCE_SECONDS:
                 self.forget(peer)
         asks: list[Said] = []
-        for peer, member in self._members.items():
-            # Not at every beat: the answer brings the next one.
-            if self._wanted.on and not member.same_clock and clock - member.asked >= 1e9 * ASK_SECONDS:
-                member.asked = clock
-                asks.append((peer, ClockAsk(clock)))
+        if self._wanted.on:
+            for peer, member in self._members.items():
+                if (ask := member.ask_clock(clock)) is not None:
+                    asks.append((peer, ask))
         return asks + self._after(clock)
 
     def forget(self, peer: bytes) -> None:
@@ -164,6 +159,8 @@ class Collector:
     def _take(self, member: Member, news: Spans | Load, clock: int) -> None:
         if isinstance(news, Spans):
             member.device_error = max(member.device_error, news.clock_error)
+        if not member.clock_known:
+            return  # it would land anywhere
         if self._recording is not None:
             self._recording.write(member, news)
         if clock < self._watched_until:

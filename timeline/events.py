@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.fields import INT64_MAX
 from protocol.messages import Joined, Load, SpanKind, Spans
@@ -45,6 +46,16 @@ def lost_spans(process: int, count: int) -> str:
     return _metadata(process, HOST, "stepahead_lost", {"spans": count})
 
 
+def since(spans: Spans, origin: int) -> NDArray[np.bool_]:
+    """Return for each span whether it belongs into a recording that began at `origin`, by its process's clock in ns.
+
+    It does if it ended then or later, and not absurdly far away.
+    """
+    end = spans.end.astype(np.int64) - origin
+    told: NDArray[np.bool_] = (end >= 0) & (end <= FARTHEST) & (spans.step <= INT64_MAX)
+    return told
+
+
 def events_of(spans: Spans, process: int, origin: int) -> Iterator[str]:
     """Yield a process's spans, and the arrows that begin, pass and end at them.
 
@@ -53,7 +64,7 @@ def events_of(spans: Spans, process: int, origin: int) -> Iterator[str]:
     """
     start = np.maximum(spans.start.astype(np.int64) - origin, 0)
     end = spans.end.astype(np.int64) - origin
-    told = (end >= 0) & (end <= FARTHEST) & (spans.step <= INT64_MAX)
+    told = since(spans, origin)
     columns = (spans.kind, start, end - start, spans.step, spans.session, spans.rows, spans.tokens, spans.decodes,
                spans.wasted)  # fmt: skip
     for kind, ts, dur, step, session, rows, tokens, decodes, wasted in zip(
