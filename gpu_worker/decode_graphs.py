@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device import Device
+from gpu_worker.graph_sizes import graph_sizes
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.model import Decoder
 from gpu_worker.paged_attention import PagedAttention
@@ -22,12 +23,6 @@ from gpu_worker.sampler import greedy
 
 WARM_UPS = 2
 """Runs before a capture: libraries allocate and kernels are compiled in the first."""
-
-
-def graph_sizes(most: int) -> list[int]:
-    """Return the batch sizes that get a graph: powers of two up to 8, then steps of 8, then of 16, with `most`."""
-    sizes = [1, 2, 4, *range(8, min(most, 64), 8), *range(64, most, 16), most]
-    return sorted({size for size in sizes if size <= most})
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class PagedDecode:
         self._heads, self._kv_heads, self._head_dim, self._block_size = num_heads, kv_heads, head_dim, block_size
         self._scale = (head_dim**-0.5 if scale is None else scale) * LOG2_E
         self._programs = PROGRAMS_A_MULTIPROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
-        most = max(rows * self.parts_for(rows), *(each * self.parts_for(each) for each in range(1, rows + 1)))
+        most = max(each * self.parts_for(each) for each in range(1, rows + 1))
         self._out = torch.empty(most * num_heads * head_dim, dtype=torch.float32, device=device)
         self._weight = torch.empty(most * num_heads, dtype=torch.float32, device=device)
 
