@@ -53,6 +53,7 @@ def test_tokens_on_the_gpu_are_those_on_the_cpu_at_any_credit(tmp_path: Path, va
     gpu.device.close()
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("eager", [False, True])
 def test_no_step_makes_the_host_wait_for_the_gpu(tmp_path: Path, eager: bool) -> None:
     gpu = poisoned_engine(save(tiny_model("grouped queries"), tmp_path), device="cuda", enforce_eager=eager, **OPTIONS)
