@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, describe, first_line, locate, served_name
-from gpu_worker.attention import TorchAttention
+from gpu_worker.attention import Attention, TorchAttention
 from gpu_worker.config import EngineConfig, served_length
 from gpu_worker.cpu_device import CPUDevice
 from gpu_worker.cuda_device import CUDADevice
@@ -127,10 +127,13 @@ def _build(
         if not is_out_of_memory(error):
             raise CheckpointError(f"a KV cache of {gib:.1f} GiB cannot be made ({first_line(error)})") from error
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
+    runner = ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size))
+    if device.torch_device.type == "cuda" and isinstance(model, Decoder) and not config.enforce_eager:
+        tell(runner.capture_graphs(device, share))
     return Engine(
         device=device,
         where=where,
-        runner=ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size)),
+        runner=runner,
         model_name=name,
         dtype=str(dtype).removeprefix("torch."),
         vocab_size=model_config.vocab_size,
@@ -158,7 +161,7 @@ def _load(
     try:
         if isinstance(model_config, ModelConfig):
             weights = load_weights(path, model_config, dtype, device, load_format, seed, tell, share)
-            attention = TorchAttention(model_config, config.block_size, dtype)
+            attention = _attention(model_config, config, dtype, device)
             return Decoder(model_config, weights, attention, max_model_len), model_config
         tell(f"{model_config.architecture} runs through transformers' own code, which is slower")
         from gpu_worker.foreign_loading import load_foreign_model  # transformers takes seconds that others are spared
@@ -168,6 +171,14 @@ def _load(
     except (MemoryError, RuntimeError) as error:
         what = "the weights do not fit into memory" if is_out_of_memory(error) else "cannot be loaded"
         raise CheckpointError(f"{path}: {what} ({first_line(error)})") from error
+
+
+def _attention(model: ModelConfig, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Attention:
+    if device.type == "cpu" or config.enforce_eager:
+        return TorchAttention(model, config.block_size, dtype)
+    from gpu_worker.paged_attention import PagedAttention  # Triton comes with torch for CUDA only
+
+    return PagedAttention(model, model.num_heads, config.block_size, dtype, config.max_num_seqs, device)
 
 
 def _device(config: EngineConfig, tell: Callable[[str], None]) -> Device:
