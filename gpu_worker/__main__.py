@@ -59,6 +59,7 @@ def main() -> int:
         me = Joined(config.name, "worker", os.getpid(), this_host(), str(engine.device.torch_device), engine.about)
         timeline = TimelineLink(context, config.timeline, me)
         undo.callback(timeline.close)
+        timeline.greet()
         lifeline.ready()
         WorkerProcess(engine, router, stop, timeline).run()
     return 0

@@ -91,6 +91,7 @@ class SchedulerProcess:
         gc.disable()
         gc.collect()
         gc.freeze()
+        self._timeline.greet()
         self._keep_house(self._started)  # the first word to the workers
         while not self._stop.is_set:
             began = nanoseconds()

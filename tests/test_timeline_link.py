@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,6 +125,28 @@ def test_it_records_when_it_is_told_to_and_sends_what_it_has(place: Place) -> No
     collector.say(Record(False, 1.0))
     turn_until(link, "record")
     assert not link.recorder.on
+
+
+def test_the_start_waits_for_the_collectors_word_and_not_for_ever(place: Place) -> None:
+    began = time.monotonic()
+    place.link(alone=True).greet()
+    assert time.monotonic() - began < 0.5
+    link = place.link()
+    link.greet(0.1)
+    assert time.monotonic() - began < 2.0
+    collector = place.collector()
+
+    def answer() -> None:
+        while not isinstance(collector.hear(), Joined):
+            collector.say(Pong(2, 0))
+        collector.say(Record(True, 1.0))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    link.greet(20.0)
+    thread.join()
+    assert link.recorder.on
+    assert time.monotonic() - began < 15
 
 
 def test_a_ping_is_answered_after_everything_that_was_recorded(place: Place) -> None:

@@ -26,6 +26,11 @@ from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS, connect_dealer,
 from timeline.member import STRANGER
 from timeline.recorder import Recorder, nanoseconds
 
+GREETING_SECONDS = 1.0
+"""How long the start may wait for a collector."""
+
+GREETING_POLL_MILLISECONDS = 50
+
 WORTH_TELLING_NANOSECONDS = 20_000
 """A flush that took less had nothing to send."""
 
@@ -59,11 +64,22 @@ class TimelineLink:
         self._me = me
         self._load = load
         self.there = False  # a collector that we have joined
+        self._told = False
         self._heard = 0
         self._pinged = -int(1e9 * HEARTBEAT_SECONDS)
         self._flushed = 0
         self._flush_every = int(1e9 * HEARTBEAT_SECONDS)
         self._waiting: Message | None = None  # the socket's queue was full
+
+    def greet(self, seconds: float = GREETING_SECONDS) -> None:
+        """Wait, before there is anything to do, until the collector has said whether to record, but no longer.
+
+        Else the first steps of a recording that is to have everything would be missing.
+        """
+        until = nanoseconds() + int(1e9 * seconds)
+        while self.socket is not None and not self._told and nanoseconds() < until:
+            self.turn()
+            self.socket.poll(GREETING_POLL_MILLISECONDS)
 
     def turn(self) -> list[TimelineState | View]:
         """Hear the collector, and send what is due; return what it said to somebody else in this process."""
@@ -117,6 +133,7 @@ class TimelineLink:
                 case Pong() if not self.there or message.session == STRANGER:
                     self.there = self._say(self._me)  # and hear whether to record
                 case Record():
+                    self._told = True
                     self.recorder.on = message.on
                     self._flush_every = int(1e9 * message.seconds)
                 case Ping():
