@@ -203,10 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     tell("serving", where(address, serve))
                     tell("to ask it", how_to_ask(address))
                     if serve.http:
-                        tell(
-                            "to see it",
-                            f"http://{url_host(serve.host)}:{serve.port}/timeline shows where the time goes",
-                        )
+                        page = f"http://{url_host(serve.host)}:{serve.port}/timeline"
+                        tell("to see it", f"{page} shows where the time goes")
                     watch(family, stop, tell)
                 drain(family, serve, stop, tell)
     except StartError as error:
@@ -218,9 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stop.is_set and launch.prompt is None:
             tell("stopped", "every process has ended")
         if timeline.timeline is not None and Path(timeline.timeline).exists():
-            tell(
-                "recorded", f"{timeline.timeline}; python -m timeline report {shlex.quote(timeline.timeline)} reads it"
-            )
+            tell("recorded", f"python -m timeline report {shlex.quote(timeline.timeline)} says where the time went")
         tell.end()
     interrupted = launch.prompt is not None and stop.is_set
     return 128 + signal.SIGINT if interrupted else 0
