@@ -127,6 +127,7 @@ class FrontendProcess:
             self._callers = Callers(self._core, self._clock, self._wake.set)
             self._clients = deque((self._hear_socket, self._callers.do_next))  # whose turn is next comes first
             self._drain = Drain(self._core, self._callers, stop, lifeline, serve.drain_timeout)
+            self._timeline.greet()
             self._undo = undo.pop_all()
 
     async def run(self) -> None:

@@ -56,9 +56,10 @@ def main() -> int:
             lifeline.failed(str(error))
             return 2
         undo.callback(engine.device.close)
-        me = Joined(config.name, "worker", os.getpid(), this_host(), str(engine.device.torch_device))
+        me = Joined(config.name, "worker", os.getpid(), this_host(), str(engine.device.torch_device), engine.about)
         timeline = TimelineLink(context, config.timeline, me)
         undo.callback(timeline.close)
+        timeline.greet()
         lifeline.ready()
         WorkerProcess(engine, router, stop, timeline).run()
     return 0

@@ -59,6 +59,7 @@ class EngineConfig:
         None,
         "GIB",
     )
+    enforce_eager: bool = option("on a GPU, launch kernel by kernel: no CUDA graphs", False)
     threads: int | None = option("CPU threads that compute (default: torch's choice)", None, metavar="N")
 
     def __post_init__(self) -> None:

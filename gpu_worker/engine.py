@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, describe, first_line, locate, served_name
-from gpu_worker.attention import TorchAttention
+from gpu_worker.attention import Attention, TorchAttention
 from gpu_worker.config import EngineConfig, served_length
 from gpu_worker.cpu_device import CPUDevice
 from gpu_worker.cuda_device import CUDADevice
@@ -37,6 +37,7 @@ class Engine:
     """A loaded model on its device, and how large what may be asked of it is."""
 
     device: Device
+    where: str  # it computes, in words
     runner: ModelRunner
     model_name: str
     dtype: str
@@ -47,6 +48,11 @@ class Engine:
     block_size: int
     max_batch_tokens: int
     max_model_len: int
+
+    @property
+    def about(self) -> str:
+        """What is computed, and where, in words."""
+        return f"{self.model_name} in {self.dtype} on {self.where}"
 
     def pipeline(self, plans_in_flight: int, recorder: Recorder) -> StepPipeline:
         """Return a new pipeline over the model, whose spans `recorder` gets.
@@ -109,7 +115,8 @@ def _build(
     why = why_dtype(config.dtype, model_config, dtype, quantised=quantised)
     name = config.served_model_name or served_name(config.model, path)
     tell(f"loading {name} in {str(dtype).removeprefix('torch.')}{f' ({why})' if why else ''}")
-    tell(f"computing on {_in_words(device.torch_device)}")
+    where = _in_words(device.torch_device)
+    tell(f"computing on {where}")
     model, shape = _load(path, model_config, config, max_model_len, dtype, device.torch_device, tell, share)
     blocks = _kv_blocks(config, shape, max_model_len, dtype, device)
     gib = blocks * bytes_per_block(shape, config.block_size, dtype) / 2**30
@@ -120,9 +127,13 @@ def _build(
         if not is_out_of_memory(error):
             raise CheckpointError(f"a KV cache of {gib:.1f} GiB cannot be made ({first_line(error)})") from error
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
+    runner = ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size))
+    if device.torch_device.type == "cuda" and isinstance(model, Decoder) and not config.enforce_eager:
+        tell(runner.capture_graphs(device, share))
     return Engine(
         device=device,
-        runner=ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size)),
+        where=where,
+        runner=runner,
         model_name=name,
         dtype=str(dtype).removeprefix("torch."),
         vocab_size=model_config.vocab_size,
@@ -150,7 +161,7 @@ def _load(
     try:
         if isinstance(model_config, ModelConfig):
             weights = load_weights(path, model_config, dtype, device, load_format, seed, tell, share)
-            attention = TorchAttention(model_config, config.block_size, dtype)
+            attention = _attention(model_config, config, dtype, device)
             return Decoder(model_config, weights, attention, max_model_len), model_config
         tell(f"{model_config.architecture} runs through transformers' own code, which is slower")
         from gpu_worker.foreign_loading import load_foreign_model  # transformers takes seconds that others are spared
@@ -160,6 +171,14 @@ def _load(
     except (MemoryError, RuntimeError) as error:
         what = "the weights do not fit into memory" if is_out_of_memory(error) else "cannot be loaded"
         raise CheckpointError(f"{path}: {what} ({first_line(error)})") from error
+
+
+def _attention(model: ModelConfig, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Attention:
+    if device.type == "cpu" or config.enforce_eager:
+        return TorchAttention(model, config.block_size, dtype)
+    from gpu_worker.paged_attention import PagedAttention  # Triton comes with torch for CUDA only
+
+    return PagedAttention(model, model.num_heads, config.block_size, dtype, config.max_num_seqs, device)
 
 
 def _device(config: EngineConfig, tell: Callable[[str], None]) -> Device:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from checkpoint import ModelConfig
-from gpu_worker.attention import AttentionStep, TorchAttention
+from gpu_worker.attention import AnyStep, Attention
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.projection import Projection, projection
 from gpu_worker.rope import rope_table, rotate
@@ -50,7 +50,7 @@ class Decoder:
     """
 
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights, attention: TorchAttention, max_positions: int | None = None
+        self, config: ModelConfig, weights: ModelWeights, attention: Attention, max_positions: int | None = None
     ) -> None:
         self.config, self.attention = config, attention
         self._embedding, self._final_norm = weights.embedding, weights.norm
@@ -61,12 +61,12 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(
-        self, tokens: Tensor, positions: Tensor, logits_at: Tensor, step: AttentionStep, cache: KVCache
+        self, tokens: Tensor, positions: Tensor, logits_at: Tensor | None, step: AnyStep, cache: KVCache
     ) -> Tensor:
         """Write the K and V of `tokens` to `cache` and return logits: float32 [S, vocabulary].
 
         `tokens`, `positions`: int64 [T], row after row as `step` was prepared. `logits_at`: int64 [S], the places among
-        the T tokens whose successor is wanted; S may be 0.
+        the T tokens whose successor is wanted; S may be 0; None is all of them.
         """
         config = self.config
         cos, sin = self.rope[positions][:, None].chunk(2, dim=-1)
@@ -78,12 +78,12 @@ class Decoder:
             mixed = self._attention(i, layer, self._norm(x, layer.input_norm), cos, sin, step, cache)
             x = torch.add(x, mixed, alpha=share)
             x = torch.add(x, self._mlp(layer, self._norm(x, layer.mlp_norm)), alpha=share)
-        x = self._norm(x.index_select(0, logits_at), self._final_norm)
+        x = self._norm(x if logits_at is None else x.index_select(0, logits_at), self._final_norm)
         logits = self._head(x).float()
         return logits if config.logits_scaling == 1 else logits / config.logits_scaling
 
     def _attention(
-        self, i: int, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor, step: AttentionStep, cache: KVCache
+        self, i: int, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor, step: AnyStep, cache: KVCache
     ) -> Tensor:
         config = self.config
         heads, kv_heads = config.num_heads, config.num_kv_heads

@@ -75,7 +75,7 @@ class StepPipeline:
         self._runner = runner
         self._free = [
             Buffers(
-                staging=StagingBuffer(device, max_tokens, slots, blocks),
+                staging=StagingBuffer(device, max_tokens, slots, blocks, runner.size_for),
                 output=runner.new_output(),
                 token=device.host_buffer(slots, torch.int64),
                 status=device.host_buffer(slots, torch.uint8),

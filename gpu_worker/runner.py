@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from gpu_worker.attention import AttentionStep, TorchAttention
+from gpu_worker.attention import Attention, AttentionStep
+from gpu_worker.device import Device
 from gpu_worker.kv_cache import KVCache
+from gpu_worker.model import Decoder
 from gpu_worker.sampler import Sampler
 from gpu_worker.staging import HostColumns, StepColumns
 from protocol.messages import Plan
+
+if TYPE_CHECKING:
+    from gpu_worker.decode_graphs import DecodeGraphs  # which needs Triton
 
 
 class StepModel(Protocol):
     """What computes a step: the lean `Decoder`, or a `ForeignModel`."""
 
     @property
-    def attention(self) -> TorchAttention:
+    def attention(self) -> Attention:
         """What prepares the step that `forward` gets."""
 
     def forward(
@@ -46,16 +51,31 @@ class ModelRunner:
         self._model = model
         self._cache = cache
         self._sampler = Sampler(slots, self.device)
-        self._block_table = torch.zeros((slots, max_blocks), dtype=torch.int32, device=self.device)
-        self._last_token = torch.zeros(slots, dtype=torch.int64, device=self.device)
+        # One slot more than there are: padded rows have it, and its blocks are all block 0.
+        self._block_table = torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device=self.device)
+        self._last_token = torch.zeros(slots + 1, dtype=torch.int64, device=self.device)
+        self._slots = slots
+        self._graphs: DecodeGraphs | None = None
 
     def new_output(self) -> StepOutput:
         """Return buffers for one step in flight."""
-        slots = len(self._last_token)
         return StepOutput(
-            token=torch.zeros(slots, dtype=torch.int64, device=self.device),
-            status=torch.zeros(slots, dtype=torch.uint8, device=self.device),
+            token=torch.zeros(self._slots, dtype=torch.int64, device=self.device),
+            status=torch.zeros(self._slots, dtype=torch.uint8, device=self.device),
         )
+
+    def capture_graphs(self, device: Device, share: Callable[[float, str], None]) -> str:
+        """Capture the decode step of each batch size; return in words what it took. The model must be able to."""
+        from gpu_worker.decode_graphs import DecodeGraphs
+
+        assert isinstance(self._model, Decoder)
+        self._graphs = DecodeGraphs(self._model, self._cache, self._block_table, self._last_token)
+        return self._graphs.capture(device, share)
+
+    @property
+    def size_for(self) -> Callable[[int], int] | None:
+        """How long the columns of a pure decode step of so many rows must be; None if they are not wanted."""
+        return None if self._graphs is None else self._graphs.size_for
 
     @torch.inference_mode()
     def run(
@@ -72,7 +92,10 @@ class ModelRunner:
         """
         self._block_table[columns.table_slot.long(), columns.table_index.long()] = columns.table_block
         if len(plan.begin_slot):
-            self._sampler.admit(plan.begin_slot, plan.temperature, plan.top_k, plan.top_p, plan.min_p, plan.seed)
+            self._sampler.admit_staged(plan.begin_slot, plan.temperature, plan.top_k, plan.top_p, columns.settings)
+        if self._graphs is not None and columns.decode is not None:
+            self._decode(self._graphs, host, columns, columns.decode, output, before_sampling)
+            return
         tokens = columns.tokens.long()
         # The step before has just sampled these, or is about to: the stream's order makes them right.
         tokens[columns.carry_at.long()] = self._last_token[columns.carry_slot.long()]
@@ -81,16 +104,37 @@ class ModelRunner:
         attention = self._model.attention.prepare(tables, host.position, host.count)
         logits = self._model.forward(tokens, columns.positions.long(), columns.logits_at.long(), attention, self._cache)
         before_sampling()
+        if len(host.sample_slot):
+            self._sample(logits, host, columns, output)
+
+    def _decode(
+        self,
+        graphs: DecodeGraphs,
+        host: HostColumns,
+        columns: StepColumns,
+        rows: torch.Tensor,
+        output: StepOutput,
+        before_sampling: Callable[[], None],
+    ) -> None:
+        """Compute a step of one token a row, all of which carry and sample, by a graph; it ends with the likeliest."""
+        decoded = graphs.run(rows)
+        before_sampling()
         samples = len(host.sample_slot)
-        if samples:
-            slots = columns.sample_slot.long()
-            token, status = self._sampler.sample(
-                logits,
-                slots,
-                columns.sample_position.long(),
-                self._sampler.needs_random(host.sample_slot),
-                host.sample_slot,
-            )
-            self._last_token[slots] = token
-            output.token[:samples] = token
-            output.status[:samples] = status
+        if self._sampler.needs_random(host.sample_slot):
+            self._sample(decoded.logits[:samples], host, columns, output)
+        else:
+            output.token[:samples] = decoded.token[:samples]
+            output.status[:samples] = decoded.status[:samples]
+
+    def _sample(self, logits: Tensor, host: HostColumns, columns: StepColumns, output: StepOutput) -> None:
+        samples, slots = len(host.sample_slot), columns.sample_slot.long()
+        token, status = self._sampler.sample(
+            logits,
+            slots,
+            columns.sample_position.long(),
+            self._sampler.needs_random(host.sample_slot),
+            host.sample_slot,
+        )
+        self._last_token[slots] = token
+        output.token[:samples] = token
+        output.status[:samples] = status

@@ -21,6 +21,19 @@ from protocol.messages import RowStatus
 
 
 @dataclass(frozen=True, slots=True)
+class StagedSettings:
+    """Columns of a plan on the device, int32 [n] each: floats and halves of seeds by their bits."""
+
+    slot: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed_low: Tensor
+    seed_high: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class _Settings:
     """One entry per slot. Off is temperature 0 (greedy), top_k 0, top_p 1, min_p 0."""
 
@@ -29,6 +42,17 @@ class _Settings:
     top_p: Tensor  # float64
     min_p: Tensor  # float32
     seed: Tensor  # int64
+
+
+def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (token int64 [S], status uint8 [S]) for `logits` float32 [S, vocabulary]: the likeliest of each row."""
+    likeliest, tokens = logits.max(dim=-1)
+    return _with_status(likeliest, tokens)
+
+
+def _with_status(likeliest: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    usable = likeliest.isfinite()
+    return torch.where(usable, tokens, 0), torch.where(usable, RowStatus.OK, RowStatus.NAN).to(torch.uint8)
 
 
 class Sampler:
@@ -59,13 +83,13 @@ class Sampler:
         """Set how `slots` are sampled from the next `sample` on; host arrays, one entry per slot.
 
         temperature ≥ 0, 0 is greedy; top_k ≤ 0 is off, more than the vocabulary keeps all of it; top_p in [0, 1], 0
-        keeps one token; min_p in [0, 1]; seed any int64 or uint64.
+        keeps one token; min_p in [0, 1]; seed any int64 or uint64. This waits for all that the stream has to do;
+        `admit_staged` does not.
         """
         where = np.asarray(slots, np.int64)
         k, p = np.maximum(np.asarray(top_k, np.int64), 0), np.asarray(top_p, np.float64)
         heat = np.asarray(temperature, np.float32)
-        self._random[where] = heat > 0
-        self._depth[where] = np.where(k > 0, k, np.where(p < 1, np.iinfo(np.int64).max, 0))
+        self._note(where, heat, k, p)
         place = torch.from_numpy(where).to(self._device)
         for setting, values in (
             (self._settings.temperature, heat),
@@ -76,6 +100,29 @@ class Sampler:
         ):
             # A copy: the caller's array may be a view of a message.
             setting.index_copy_(0, place, torch.tensor(values).to(self._device))
+
+    def admit_staged(
+        self,
+        slots: NDArray[np.uint32],
+        temperature: NDArray[np.float32],
+        top_k: NDArray[np.uint32],
+        top_p: NDArray[np.float32],
+        staged: StagedSettings,
+    ) -> None:
+        """As `admit`, by what is on the device already; host arrays once more, for what the host decides."""
+        self._note(slots.astype(np.int64), temperature, top_k.astype(np.int64), top_p.astype(np.float64))
+        place, own = staged.slot.long(), self._settings
+        own.temperature[place] = staged.temperature.view(torch.float32)
+        own.top_k[place] = staged.top_k.long()
+        own.top_p[place] = staged.top_p.view(torch.float32).double()
+        own.min_p[place] = staged.min_p.view(torch.float32)
+        own.seed[place] = (staged.seed_high.long() << 32) | (staged.seed_low.long() & 0xFFFFFFFF)
+
+    def _note(
+        self, slots: NDArray[np.int64], heat: NDArray[np.float32], k: NDArray[np.int64], p: NDArray[np.float64]
+    ) -> None:
+        self._random[slots] = heat > 0
+        self._depth[slots] = np.where(k > 0, k, np.where(p < 1, np.iinfo(np.int64).max, 0))
 
     def needs_random(self, slots: NDArray[np.integer]) -> bool:
         """Say whether any of these slots is sampled at a temperature."""
@@ -98,14 +145,13 @@ class Sampler:
         has status NAN and token 0.
         """
         likeliest, tokens = logits.max(dim=-1)
-        usable = likeliest.isfinite()
         if any_random and len(logits):
             on_host = slots.numpy() if host_slots is None and slots.device.type == "cpu" else host_slots
             for rows, depth in self._split(on_host, logits.shape[1]):
                 some = slice(None) if rows is None else torch.from_numpy(rows).to(self._device, non_blocking=True)
                 drawn = self._draw(logits[some], likeliest[some], slots[some], positions[some], depth)
                 tokens[some] = torch.where(self._settings.temperature[slots[some]] > 0, drawn, tokens[some])
-        return torch.where(usable, tokens, 0), torch.where(usable, RowStatus.OK, RowStatus.NAN).to(torch.uint8)
+        return _with_status(likeliest, tokens)
 
     def _split(self, slots: NDArray[np.integer] | None, vocabulary: int) -> list[tuple[NDArray[np.int64] | None, int]]:
         """Return groups of (rows, None being all of them; how many of the likeliest tokens may be left, 0 for all)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from gpu_worker.device import Device
+from gpu_worker.sampler import StagedSettings
 from protocol.messages import Plan, RowFlag
 
 _COLUMNS_OF_TOKENS = 4  # tokens, positions, carry_at, carry_slot
-_COLUMNS_OF_ROWS = 4  # row_slot, logits_at, sample_slot, sample_position
+_COLUMNS_OF_ROWS = 13  # row_slot, logits_at, sample_slot, sample_position, two of decode, seven of settings
 _COLUMNS_OF_TABLES = 3
+
+_DECODE = np.uint8(RowFlag.CARRY | RowFlag.SAMPLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class StepColumns:
     table_slot: torch.Tensor  # [B]: block_table[table_slot, table_index] = table_block
     table_index: torch.Tensor
     table_block: torch.Tensor
+    settings: StagedSettings  # of the slots that begin with this step
+    decode: torch.Tensor | None  # [2, size]: slots and positions of a pure decode step's rows, and padding behind them
 
 
 class StagingBuffer:
@@ -52,8 +58,19 @@ class StagingBuffer:
     It is filled again only after the answer to its last plan has been collected: then the step that read it is over.
     """
 
-    def __init__(self, device: Device, max_tokens: int, slots: int, blocks: int) -> None:
-        """Make room for any plan of `max_tokens` tokens over `slots` slots that gives out at most `blocks` blocks."""
+    def __init__(
+        self,
+        device: Device,
+        max_tokens: int,
+        slots: int,
+        blocks: int,
+        size_for: Callable[[int], int] | None = None,
+    ) -> None:
+        """Make room for any plan of `max_tokens` tokens over `slots` slots that gives out at most `blocks` blocks.
+
+        `size_for` says how long the columns of a pure decode step of so many rows are to be, if it wants them at all.
+        """
+        self._slots, self._size_for = slots, size_for
         size = _COLUMNS_OF_TOKENS * max_tokens + _COLUMNS_OF_ROWS * slots + _COLUMNS_OF_TABLES * blocks
         self._host = device.host_buffer(size, torch.int32)
         self._device = torch.zeros(size, dtype=torch.int32, device=device.torch_device)
@@ -87,6 +104,16 @@ class StagingBuffer:
             table_slot=self._put(plan.table_slot),
             table_index=self._put(plan.table_index),
             table_block=self._put(plan.table_block),
+            settings=StagedSettings(
+                slot=self._put(plan.begin_slot),
+                temperature=self._put(plan.temperature.view(np.int32)),
+                top_k=self._put(plan.top_k),
+                top_p=self._put(plan.top_p.view(np.int32)),
+                min_p=self._put(plan.min_p.view(np.int32)),
+                seed_low=self._put(plan.seed.view(np.int32)[0::2]),
+                seed_high=self._put(plan.seed.view(np.int32)[1::2]),
+            ),
+            decode=self._decode(plan) if (plan.flags == _DECODE).all() else None,
         )
         longest = int((position + count).max()) if len(count) else 0
         return HostColumns(position, count, sample_slot, longest), columns
@@ -94,6 +121,17 @@ class StagingBuffer:
     def copy(self) -> None:
         """Bring what was staged to the device; runs on the copy-in stream."""
         self._device[: self._used].copy_(self._host[: self._used], non_blocking=True)
+
+    def _decode(self, plan: Plan) -> torch.Tensor | None:
+        if self._size_for is None:
+            return None
+        rows, size = len(plan.slot), self._size_for(len(plan.slot))
+        start = self._used
+        padded = self._numpy[start : start + 2 * size].reshape(2, size)
+        padded[0, :rows], padded[0, rows:] = plan.slot, self._slots
+        padded[1, :rows], padded[1, rows:] = plan.position, 0
+        self._used += 2 * size
+        return self._device[start : self._used].view(2, size)
 
     def _put(self, column: NDArray[np.int32] | NDArray[np.uint32] | NDArray[np.intp]) -> torch.Tensor:
         start, self._used = self._used, self._used + len(column)

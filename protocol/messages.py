@@ -383,10 +383,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Process to collector: this is me. Said every second, so that a collector that was restarted knows us again.
+    """Process to collector: this is me. Said to one that is new to us, or to whom we are: its Pong has the session 1.
 
     Processes with the same `host` share a monotonic clock. `role` is worker, scheduler or frontend; `name` tells those
-    of one role apart, and `device` is what a worker computes on.
+    of one role apart, `device` is what a worker computes on, and `about` says in words how it was set up.
     """
 
     name: Words
@@ -394,6 +394,7 @@ class Joined:
     pid: Count
     host: Words
     device: Words = ""
+    about: Words = ""
 
 
 @dataclass(frozen=True, slots=True)

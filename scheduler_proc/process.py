@@ -69,7 +69,8 @@ class SchedulerProcess:
         self._router = bind_router(self._context, config.bind)
         self._links = [WorkerLink(self._context, address, scheduling.credit) for address in config.worker]
         self._fleet = Fleet(scheduling.credit, self._session)
-        me = Joined(config.name, "scheduler", os.getpid(), this_host())
+        about = f"{scheduling.credit} plans in flight" if scheduling.credit > 1 else "lockstep"
+        me = Joined(config.name, "scheduler", os.getpid(), this_host(), about=about)
         self._timeline = TimelineLink(self._context, config.timeline, me, self._fleet.load)
         self._recorder = self._timeline.recorder
         self._clients = Clients(self._router, self._session)
@@ -90,6 +91,7 @@ class SchedulerProcess:
         gc.disable()
         gc.collect()
         gc.freeze()
+        self._timeline.greet()
         self._keep_house(self._started)  # the first word to the workers
         while not self._stop.is_set:
             began = nanoseconds()
@@ -149,11 +151,14 @@ class SchedulerProcess:
         link, recorder = self._links[number], self._recorder
         began = nanoseconds()
         while link.opened is not None and (plan := self._fleet.plan(number, now)) is not None:
-            about = recorder.about(plan)
-            began = recorder.add(SpanKind.PLAN, began, about=about)
+            planned = nanoseconds()
             if not link.send(plan, now):
                 self._lose_worker(number, "it takes no more messages", now)
-            began = recorder.add(SpanKind.SEND, began, about=about)
+            sent = nanoseconds()
+            about = recorder.about(plan)  # with the plan on its way there is time
+            recorder.add(SpanKind.PLAN, began, planned, about)
+            recorder.add(SpanKind.SEND, planned, sent, about)
+            began = nanoseconds()
 
     def _worker_opened(self, number: int, opened: Opened, now: float) -> None:
         link, served = self._links[number], self._fleet.opened

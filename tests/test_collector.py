@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.codec import encode
 from protocol.messages import (
     AskTimeline,
     ClockAsk,
     ClockTold,
     Joined,
     Load,
-    Message,
     Ping,
     Pong,
     Record,
@@ -30,65 +29,15 @@ from protocol.messages import (
     View,
     Watch,
 )
-from timeline.collector import CLOSING_SECONDS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS, Collector
-from timeline.member import Member
+from tests.collector_system import CLIENT, ELSEWHERE, HERE, SECOND, System, load, spans
+from timeline import last_seconds
+from timeline.collector import CLOSING_SECONDS, MOST_MEMBERS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS
+from timeline.last_seconds import MOST_LOADS
+from timeline.member import ASK_NANOSECONDS, BEST_ANSWERS_COUNT_FOR, STRANGER, Member
+from timeline.trace import read_trace
 
-HERE, ELSEWHERE = "this host", "another host"
-SECOND = 1_000_000_000
-CLIENT = b"client"
+COLUMNS = ("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted")
 ON, SHOWN, OFF = Record(True, TELL_SECONDS), Record(True, SHOW_SECONDS), Record(False, TELL_SECONDS)
-
-
-def spans(*intervals: tuple[SpanKind, int, int], step: int = 1, lost: int = 0, error: int = 0) -> Spans:
-    kind, start, end = (list(column) for column in zip(*intervals, strict=True))
-    numbers = np.full(len(kind), step, "<u4")
-    return Spans(
-        np.array(kind, "u1"), np.array(start, "<u8"), np.array(end, "<u8"), numbers.astype("<u8"), numbers * 7, numbers,
-        numbers, numbers * 0, numbers * 0, lost, error,
-    )  # fmt: skip
-
-
-def load(time: int) -> Load:
-    return Load(time, running=3, waiting=2, blocks_used=10, blocks=16, settled_tokens=100)
-
-
-class System:
-    """A collector with time, and what it has said to each peer."""
-
-    def __init__(self, directory: Path, most_bytes: int = 2**20) -> None:
-        self.directory = directory
-        self.collector = Collector(HERE, directory, most_bytes)
-        self.clock = 100 * SECOND
-        self.said: dict[bytes, list[Message]] = {}
-
-    def hear(self, peer: bytes, message: Message) -> list[Message]:
-        """Return what the peer is told, then or because of it."""
-        return self._keep(self.collector.hear(peer, message, self.clock)).get(peer, [])
-
-    def wait(self, seconds: float) -> dict[bytes, list[Message]]:
-        self.clock += int(seconds * SECOND)
-        return self._keep(self.collector.beat(self.clock))
-
-    def _keep(self, said: list[tuple[bytes, Message]]) -> dict[bytes, list[Message]]:
-        self.said = {peer: [message for to, message in said if to == peer] for peer, _ in said}
-        return self.said
-
-    def join(self, name: str, role: str = "scheduler", host: str = HERE, device: str = "") -> list[Message]:
-        return self.hear(name.encode(), Joined(name, role, 1, host, device))
-
-    def ask(self, message: Message) -> TimelineState:
-        (state,) = [said for said in self.hear(CLIENT, message) if isinstance(said, TimelineState)]
-        return state
-
-    def events(self, file: str = "a.json") -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = json.loads((self.directory / file).read_text())["traceEvents"]
-        return events
-
-    def stop(self) -> TimelineState:
-        """Stop the recording; no member has more to send."""
-        told = self.hear(CLIENT, StopTimeline(9)) or self.wait(CLOSING_SECONDS)[CLIENT]
-        (state,) = [said for said in told if isinstance(said, TimelineState)]
-        return state
 
 
 @pytest.fixture
@@ -107,12 +56,19 @@ def test_a_process_records_while_there_is_a_recording(system: System) -> None:
     assert system.said[b"early"] == system.said[b"late"] == [OFF]
 
 
-def test_a_ping_is_answered_with_the_collectors_life(system: System) -> None:
+def test_a_ping_is_answered_with_the_collectors_life_once_the_collector_knows_who_asks(system: System) -> None:
+    assert system.hear(b"x", Ping()) == [Pong(STRANGER, 0)]
+    system.join("x")
     (first,) = system.hear(b"x", Ping())
-    (other,) = System(system.directory).hear(b"x", Ping())
     assert isinstance(first, Pong)
+    assert first.session != STRANGER
     assert system.hear(b"x", Ping()) == [first]
-    assert other != first
+
+
+def test_who_was_forgotten_hears_it_from_its_next_ping(system: System) -> None:
+    system.join("x")
+    system.wait(11)
+    assert system.hear(b"x", Ping()) == [Pong(STRANGER, 0)]
 
 
 def test_the_file_has_what_was_done_since_the_start(system: System) -> None:
@@ -126,7 +82,7 @@ def test_the_file_has_what_was_done_since_the_start(system: System) -> None:
     system.hear(b"scheduler", load(start + 3000))
     system.hear(b"worker", spans((SpanKind.FORWARD, start + 3000, start + 5000), (SpanKind.IDLE, start - 5, start + 5)))
     system.hear(b"scheduler", spans((SpanKind.SETTLE, start + 6000, start + 7000), lost=4))
-    system.stop()
+    assert system.stop().spans == 4, "what ended before the start is not in the file"
     events = system.events()
     names = [(event["pid"], event["args"]["name"]) for event in events if event["name"] == "process_name"]
     assert names == [(10, "scheduler"), (20, "worker")]
@@ -151,6 +107,15 @@ def test_the_file_has_what_was_done_since_the_start(system: System) -> None:
         ("KV blocks", 3.0, {"used": 10, "free": 6}),
     ]
     assert [e["args"]["spans"] for e in events if e["name"] == "stepahead_lost"] == [4]
+
+
+def test_a_load_of_before_the_start_and_an_arrow_of_no_step_are_left_out(system: System) -> None:
+    system.join("scheduler")
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(b"scheduler", load(system.clock - 1))
+    system.hear(b"scheduler", spans((SpanKind.PLAN, system.clock, system.clock), step=0))
+    system.stop()
+    assert [event["ph"] for event in system.events() if event["ph"] != "M"] == ["X"]
 
 
 def test_what_a_clock_may_be_off_is_told_again_when_it_grows(system: System) -> None:
@@ -187,6 +152,27 @@ def test_stopping_waits_for_nobody_who_is_gone_or_hangs(system: System) -> None:
     system.collector.forget(b"gone")
     assert CLIENT not in system.wait(CLOSING_SECONDS * 0.9)
     assert CLIENT in system.wait(CLOSING_SECONDS * 0.2)
+
+
+def test_a_recording_ends_as_soon_as_the_last_one_it_waits_for_is_gone(system: System) -> None:
+    system.join("gone")
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(CLIENT, StopTimeline(2))
+    system.collector.forget(b"gone")
+    assert CLIENT in system.wait(0.01)
+
+
+def test_who_stops_a_recording_that_ends_by_itself_meanwhile_is_answered(tmp_path: Path) -> None:
+    system = System(tmp_path, most_bytes=2000)
+    system.join("one")
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(CLIENT, StopTimeline(2))
+    for _ in range(100):
+        system.hear(b"one", spans((SpanKind.PLAN, system.clock, system.clock)))
+    (state,) = system.wait(CLOSING_SECONDS)[CLIENT]
+    assert isinstance(state, TimelineState)
+    assert "has reached" in state.problem
+    assert state.bytes < 2500
 
 
 def test_starting_twice_and_stopping_twice_are_refused_in_words(system: System) -> None:
@@ -285,6 +271,15 @@ def test_a_silent_process_is_forgotten(system: System) -> None:
     assert b"one" not in system.said
 
 
+def test_who_sends_anything_is_not_silent(system: System) -> None:
+    system.join("one")
+    for _ in range(3):
+        system.wait(6)
+        system.hear(b"one", Ping())
+    system.hear(CLIENT, StartTimeline(1, "a.json"))
+    assert system.said[b"one"] == [ON]
+
+
 def test_two_of_one_name_are_told_apart(system: System) -> None:
     system.join("worker")
     system.hear(b"another", Joined("worker", "worker", 2, HERE))
@@ -322,6 +317,50 @@ def test_a_process_of_another_host_is_asked_for_its_clock_while_it_records(syste
     (event,) = [e for e in system.events() if e["ph"] == "X"]
     assert event["ts"] == pytest.approx((SECOND + 400 + 200) / 1000)  # the far clock stood at 5,000 in the middle
     assert [e["args"]["clock_error_us"] for e in system.events() if e["name"] == "stepahead"] == [0.2]
+
+
+def test_a_foreign_clock_is_not_asked_for_again_because_it_has_answered(system: System) -> None:
+    system.join("far", host=ELSEWHERE)
+    system.ask(StartTimeline(1, "a.json"))
+    asked = 0
+    for _ in range(100):
+        told = system.wait(0.02)
+        asked += len(told.get(b"far", []))
+        system.hear(b"far", ClockTold(system.clock, 1))
+    assert asked == 2
+
+
+def test_what_a_process_tells_before_its_clock_is_known_is_not_written(system: System) -> None:
+    system.join("far", host=ELSEWHERE)
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(b"far", spans((SpanKind.PLAN, 10**15, 10**15 + 5)))
+    assert system.stop().spans == 0
+    assert not [e for e in system.events() if e["ph"] == "X"]
+
+
+def test_a_clock_is_measured_anew_after_some_answers_and_after_a_pause() -> None:
+    member = Member(1, Joined("far", "worker", 1, ELSEWHERE), 0, same_clock=False)
+
+    def answer(clock: int, took: int) -> int:
+        assert member.ask_clock(clock) == ClockAsk(clock)
+        member.clock_told(clock, 5, clock + took)
+        return member.offset_error
+
+    clock = 10**13
+    assert answer(clock, 100) == 50
+    for _ in range(BEST_ANSWERS_COUNT_FOR - 1):
+        clock += ASK_NANOSECONDS
+        assert answer(clock, 400) == 50
+    clock += ASK_NANOSECONDS
+    assert answer(clock, 400) == 200
+    assert answer(clock + (BEST_ANSWERS_COUNT_FOR + 1) * ASK_NANOSECONDS, 600) == 300
+
+
+def test_an_answer_before_its_question_and_one_of_this_host_change_nothing() -> None:
+    for same_clock in (False, True):
+        member = Member(1, Joined("far", "worker", 1, ELSEWHERE), 0, same_clock)
+        member.clock_told(100, 5, 100 + 20 * same_clock - 10)
+        assert (member.offset, member.offset_error) == (0, 0)
 
 
 @given(
@@ -391,6 +430,68 @@ def test_a_view_shows_who_worked_when(system: System) -> None:
     assert (shown.running, shown.waiting, shown.blocks_used, shown.blocks) == (1, 0, 4, 16)
 
 
+def test_a_message_without_spans_changes_nothing(system: System) -> None:
+    system.join("one")
+    view(system)
+    nothing = spans((SpanKind.PLAN, 0, 0))
+    names = [each.name for each in fields(nothing) if each.name not in ("lost", "clock_error")]
+    columns = {name: getattr(nothing, name)[:0] for name in names}
+    system.hear(b"one", replace(nothing, **columns))
+    assert not view(system).scheduler.any()
+
+
+def test_shares_of_two_devices_are_averaged_and_clocks_of_other_hosts_are_ours_in_a_view(system: System) -> None:
+    system.join("near", "worker", device="cpu")
+    system.join("far", "worker", host=ELSEWHERE, device="cpu")
+    system.join("scheduler", host=ELSEWHERE)
+    view(system)
+    system.wait(0)
+    for peer in (b"far", b"scheduler"):
+        system.hear(peer, ClockTold(system.clock, clock=system.clock - 50 * SECOND))
+    start = system.clock
+    system.hear(b"near", spans((SpanKind.FORWARD, start, start + SECOND)))
+    system.hear(b"near", spans((SpanKind.COPY_IN, start, start + SECOND)))
+    system.hear(b"far", spans((SpanKind.FORWARD, start - 50 * SECOND, start - 50 * SECOND + SECOND // 2)))
+    system.hear(b"scheduler", load(start - 50 * SECOND))
+    system.clock += 2 * SECOND
+    shown = view(system)
+    seconds = shown.bin / SECOND / 255
+    assert shown.device.sum() * seconds == pytest.approx((1.0 + 0.5) / 2, abs=0.01)
+    assert not shown.worker.any(), "copies are the device's"
+    assert shown.running == 3
+
+
+def test_a_view_tells_the_length_of_the_last_seconds_steps_alone(system: System) -> None:
+    system.join("worker", "worker", device="cpu")
+    view(system)
+    start, millisecond = system.clock, SECOND // 1000
+    for number in range(30):
+        at = start + 100 * number * millisecond
+        length = (80 if number < 20 else 10) * millisecond
+        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + length // 2)))
+        system.hear(b"worker", spans((SpanKind.SAMPLE, at + length // 2, at + length)))
+    system.clock += 3 * SECOND + SECOND // 2
+    assert view(system).step_seconds == pytest.approx(0.01)
+
+
+def test_a_scheduler_that_says_nothing_any_more_has_no_load(system: System) -> None:
+    system.join("scheduler")
+    view(system)
+    system.hear(b"scheduler", load(system.clock))
+    for second in range(9):
+        system.wait(1)
+        assert view(system).running == (3 if second < 6 else 0)
+
+
+def test_a_flood_of_spans_is_not_kept_for_the_live_page(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_seconds, "MOST_SPANS", 10)
+    system.join("scheduler")
+    view(system)
+    for _ in range(50):
+        system.hear(b"scheduler", spans((SpanKind.PLAN, system.clock, system.clock)))
+    assert len(system.collector._last_seconds._members[1].pieces) == 10
+
+
 def test_a_view_of_nothing_is_empty(system: System) -> None:
     shown = view(system)
     assert not shown.device.any()
@@ -409,3 +510,88 @@ def test_what_is_kept_for_the_live_page_is_bounded(system: System) -> None:
         assert len(kept.loads) <= 8
     system.wait(WATCH_SECONDS)
     assert not system.collector._last_seconds._members
+
+
+def test_a_name_that_no_file_system_takes_is_refused(system: System) -> None:
+    refusal = system.ask(StartTimeline(1, "\N{FIRE}" * 100 + ".json")).refusal
+    assert refusal == "file: the name has 405 bytes, at most 200 are allowed"
+
+
+def test_a_folder_whose_name_is_no_text_can_be_told(tmp_path: Path) -> None:
+    system = System(tmp_path / os.fsdecode(b"\xff"))
+    encode(system.ask(StopTimeline(1)))
+    encode(system.ask(StartTimeline(1, "a.json")))
+    encode(system.ask(StartTimeline(1, "a.json")))
+    system.stop()
+    encode(system.ask(StartTimeline(1, "a.json")))
+
+
+def test_what_no_file_can_tell_is_left_out_of_it(system: System) -> None:
+    system.join("scheduler")
+    system.join("liar", host=ELSEWHERE)
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(b"liar", ClockTold(0, 2**63 - 1))
+    system.hear(b"liar", spans((SpanKind.PLAN, 1, 2)))
+    system.hear(b"scheduler", spans((SpanKind.PLAN, system.clock, 2**63 - 1), (SpanKind.PLAN, 2**63, 2**64 - 1)))
+    system.hear(b"scheduler", spans((SpanKind.SEND, system.clock, system.clock + 1), step=2**64 - 1))
+    system.hear(b"scheduler", load(2**63 - 1))
+    system.hear(b"scheduler", spans((SpanKind.SETTLE, system.clock, system.clock + 1)))
+    system.stop()
+    read = read_trace(system.directory / "a.json")
+    assert [lane.kind.tolist() for lane in read.lanes] == [[SpanKind.SETTLE]]
+
+
+def test_names_that_would_spoil_a_page_or_a_terminal_are_made_plain(system: System) -> None:
+    system.join("a\n\x1b[31m" + "b" * 10_000, "worker", device="\x00")
+    system.ask(StartTimeline(1, "a.json"))
+    (process,) = system.collector._members.values()
+    assert process.joined.name.isprintable()
+    assert process.joined.device.isprintable()
+    assert len(process.joined.name) <= 100
+
+
+def test_a_system_has_a_bounded_number_of_processes_and_all_have_a_role(system: System) -> None:
+    system.join("cook", "cook")
+    assert not system.collector._members
+    for number in range(MOST_MEMBERS + 1):
+        system.hear(b"%d" % number, Joined("worker", "worker", 1, HERE))
+    assert len(system.collector._members) == MOST_MEMBERS
+
+
+def test_a_view_can_be_told_whatever_its_members_say(system: System) -> None:
+    for name in ("one", "other"):
+        system.join(name)
+    system.join("worker", "worker", device="cpu")
+    view(system)
+    most = 2**31 - 1
+    for peer in (b"one", b"other"):
+        system.hear(peer, Load(system.clock - 1, most, most, most, most, settled_tokens=0))
+        system.hear(peer, Load(system.clock, most, most, most, most, settled_tokens=2**63 - 1))
+    nothing = spans((SpanKind.PLAN, 0, 1))
+    system.hear(b"one", Spans(**{name: getattr(nothing, name)[:0] for name in COLUMNS}, lost=0, clock_error=0))
+    system.hear(b"worker", spans((SpanKind.FORWARD, 0, 1), (SpanKind.SAMPLE, 2**62, 2**63 - 1)))
+    shown = view(system)
+    encode(shown)
+    assert shown.blocks == most
+
+
+def test_who_has_gone_is_not_kept_for_as_long_as_somebody_watches(system: System) -> None:
+    for number in range(20):
+        view(system)
+        system.join(f"{number}", "worker", device="cpu")
+        system.hear(b"%d" % number, spans((SpanKind.FORWARD, system.clock, system.clock + 1)))
+        system.wait(1)
+    assert len(system.collector._last_seconds._members) <= 8
+
+
+def test_loads_of_the_future_are_forgotten_too(system: System) -> None:
+    system.join("scheduler")
+    view(system)
+    for _ in range(MOST_LOADS + 1):
+        system.hear(b"scheduler", load(2**63 - 1))
+    (kept,) = system.collector._last_seconds._members.values()
+    assert len(kept.loads) == MOST_LOADS
+    for _ in range(10):
+        system.wait(1.5)
+        view(system)
+    assert not kept.loads

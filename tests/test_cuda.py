@@ -12,6 +12,7 @@ from checkpoint import load_config
 from gpu_worker import safetensors_tensors
 from gpu_worker.loading import load_weights
 from gpu_worker.weights import destinations
+from protocol.messages import Plan
 from tests.core_loop import submit
 from tests.real_loop import RealLoop, alone, poisoned_engine
 from tests.tiny_models import VARIANTS, VOCAB, save, tiny_model
@@ -50,6 +51,44 @@ def test_tokens_on_the_gpu_are_those_on_the_cpu_at_any_credit(tmp_path: Path, va
         assert [loop.tokens(ask.request) for ask in asks] == expected, f"credit {credit}"
         assert loop.scheduler.counters.preemptions, "the pool was never short"
     gpu.device.close()
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("eager", [False, True])
+def test_no_step_makes_the_host_wait_for_the_gpu(tmp_path: Path, eager: bool) -> None:
+    gpu = poisoned_engine(save(tiny_model("grouped queries"), tmp_path), device="cuda", enforce_eager=eager, **OPTIONS)
+    loop = RealLoop(gpu, 2)
+    launch = loop.pipeline.launch
+
+    def launched_without_waiting(plan: Plan) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            launch(plan)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    loop.pipeline.launch = launched_without_waiting  # type: ignore[method-assign]
+    for request, temperature in enumerate((0.0, 0.7, 1.0, 0.0)):
+        loop.submit(submit(request, list(range(3, 20 + request)), 12, temperature=temperature, seed=5, ignore_eos=True))
+        loop.step()
+    loop.drain()
+    assert all(len(loop.tokens(request)) == 12 for request in range(4))
+    gpu.device.close()
+
+
+def test_kernel_by_kernel_the_tokens_are_those_of_graphs(tmp_path: Path) -> None:
+    model = save(tiny_model("grouped queries"), tmp_path)
+    asks = [submit(number, [5, 6, 7 + number], 20, ignore_eos=True) for number in range(5)]
+    tokens = []
+    for eager in (False, True):
+        gpu = poisoned_engine(model, device="cuda", enforce_eager=eager, **OPTIONS)
+        loop = RealLoop(gpu, 2)
+        for ask in asks:
+            loop.submit(ask)
+        loop.drain()
+        tokens.append([loop.tokens(ask.request) for ask in asks])
+        gpu.device.close()
+    assert tokens[0] == tokens[1]
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])

@@ -16,8 +16,10 @@ from matplotlib.transforms import Bbox
 from protocol.messages import SpanKind
 from tests.made_traces import FORWARD, Process, lockstep_run, made_trace, overlapped_run, span
 from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, OF_MOMENT
+from timeline.errors import TraceError
 from timeline.picture import LOOK, figure_of, write_picture
-from timeline.picture_run import IN_SPAN, STRIP_HEIGHT
+from timeline.picture_rows import STRIP_HEIGHT
+from timeline.picture_run import IN_SPAN
 from timeline.strip import strips
 from timeline.trace import Trace
 from timeline.window import View, side_by_side, telling, whole
@@ -187,3 +189,9 @@ def test_a_long_run_can_be_drawn_whole(tmp_path: Path) -> None:
     trace = made_trace(*overlapped_run(2000))
     write_picture([View(trace, whole(trace))], tmp_path / "whole.png")
     assert telling(trace) != whole(trace)
+
+
+def test_more_lanes_than_a_picture_has_room_for_are_refused(tmp_path: Path) -> None:
+    trace = made_trace(*(Process(f"worker {n}", "worker", "cpu", [span(FORWARD, 0, 1)]) for n in range(1000)))
+    with pytest.raises(TraceError, match="lanes are too many for a picture; a page"):
+        write_picture([View(trace, whole(trace))], tmp_path / "run.png")

@@ -43,7 +43,8 @@ from tests.made_traces import (
 )
 from timeline.__main__ import main
 from timeline.caption import caption
-from timeline.figures import DeviceFigures, GapFigures, report
+from timeline.figures import DeviceFigures, GapFigures
+from timeline.reckoning import report
 from timeline.report import text
 from timeline.trace import HOST, KV_BLOCKS, REQUESTS, Counter, read_trace
 

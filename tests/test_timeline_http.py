@@ -241,6 +241,17 @@ async def test_a_page_of_another_site_controls_no_recording(serve: Serve, path: 
     assert desk.asked == []
 
 
+@CONTROL
+@pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://test.elsewhere.example", "null"])
+async def test_a_browser_that_says_only_an_origin_is_judged_by_it(serve: Serve, path: str, origin: str) -> None:
+    desk = FakeDesk()
+    it = serve(desk)
+    error_of(await it.client.post(path, headers={"origin": origin}), 403)
+    assert desk.asked == []
+    host = it.client.base_url.netloc.decode()
+    assert (await it.client.post(path, headers={"origin": f"http://{host}"})).status_code != 403
+
+
 @pytest.mark.parametrize("method_path", ["GET status", "POST start", "POST stop"])
 async def test_without_a_collector_there_is_one_clear_line(serve: Serve, method_path: str) -> None:
     it = serve(FakeDesk(collector=False))

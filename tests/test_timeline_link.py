@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ from protocol.errors import ProtocolError
 from protocol.messages import ClockAsk, ClockTold, Joined, Load, Message, Ping, Pong, Record, SpanKind, Spans, View
 from protocol.sockets import bind_router, receive_from_peer, send_to_peer
 from timeline import link as link_module
-from timeline.link import TimelineLink, this_host
+from timeline import recorder as recorder_module
+from timeline.link import WORTH_TELLING_NANOSECONDS, TimelineLink, this_host
+from timeline.member import STRANGER
 from timeline.recorder import CAPACITY, nanoseconds
 
 ME = Joined("worker 0", "worker", 1, "here", "cpu")
@@ -24,7 +27,7 @@ ME = Joined("worker 0", "worker", 1, "here", "cpu")
 class StubCollector:
     """A bound socket that says what a test wants it to."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, life: int = 1) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, life: int = 2) -> None:
         self.router = bind_router(context, address)
         self.life = life
         self.peer = b""
@@ -53,7 +56,7 @@ class Place:
         self._made.append(link)
         return link
 
-    def collector(self, life: int = 1) -> StubCollector:
+    def collector(self, life: int = 2) -> StubCollector:
         collector = StubCollector(self._context, self._address, life)
         self._made.append(collector.router)
         return collector
@@ -124,6 +127,28 @@ def test_it_records_when_it_is_told_to_and_sends_what_it_has(place: Place) -> No
     assert not link.recorder.on
 
 
+def test_the_start_waits_for_the_collectors_word_and_not_for_ever(place: Place) -> None:
+    began = time.monotonic()
+    place.link(alone=True).greet()
+    assert time.monotonic() - began < 0.5
+    link = place.link()
+    link.greet(0.1)
+    assert time.monotonic() - began < 2.0
+    collector = place.collector()
+
+    def answer() -> None:
+        while not isinstance(collector.hear(), Joined):
+            collector.say(Pong(2, 0))
+        collector.say(Record(True, 1.0))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    link.greet(20.0)
+    thread.join()
+    assert link.recorder.on
+    assert time.monotonic() - began < 15
+
+
 def test_a_ping_is_answered_after_everything_that_was_recorded(place: Place) -> None:
     link, collector = place.joined()
     link.recorder.on = True
@@ -163,7 +188,7 @@ def test_a_collector_that_was_restarted_is_joined_anew_and_recording_ends(place:
     link.recorder.on = True
     collector.router.close()
     deadline = time.monotonic() + 10
-    while (again := place.try_collector(life=2)) is None:
+    while (again := place.try_collector(STRANGER)) is None:
         assert time.monotonic() < deadline
     while not again.router.poll(0):
         link.turn()
@@ -177,6 +202,8 @@ def test_a_collector_that_was_restarted_is_joined_anew_and_recording_ends(place:
     while not isinstance(message, Joined):
         message = again.hear()
     assert message == ME
+    again.say(Record(False, 1.0))
+    turn_until(link, "record")
     assert not link.recorder.on
 
 
@@ -249,3 +276,57 @@ def test_what_is_left_is_sent_at_the_end(place: Place) -> None:
 
 def test_a_host_has_one_name() -> None:
     assert this_host() == this_host() != ""
+
+
+def test_who_was_forgotten_says_again_who_it_is(place: Place) -> None:
+    link, collector = place.joined()
+    collector.say(Pong(collector.life, 0))
+    turn_until(link, "pong")
+    link.recorder.on = True
+    assert not collector.router.poll(50), "the collector knows us"
+    collector.say(Pong(STRANGER, 0))
+    turn_until(link, "pong")
+    assert collector.hear() == ME
+    assert link.there
+    assert link.recorder.on, "what is done until the collector says more may be wanted"
+
+
+def test_who_could_not_say_who_it_is_tries_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector, link = place.collector(), place.link()
+    link.turn()
+    collector.hear()
+    with monkeypatch.context() as full:
+        full.setattr(link_module, "send", lambda *_: False)
+        collector.say(Pong(collector.life, 0))
+        turn_until(link, "pong")
+        assert not link.there
+    collector.say(Pong(collector.life, 0))
+    turn_until(link, "pong")
+    assert collector.hear() == ME
+
+
+def test_spans_come_with_the_error_of_the_devices_clock(place: Place) -> None:
+    link, collector = place.joined()
+    link.recorder.on = True
+    link.clock_error = 321
+    add(link)
+    link.flush()
+    spans = collector.hear()
+    assert isinstance(spans, Spans)
+    assert spans.clock_error == 321
+
+
+def test_sending_is_work_like_any_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, collector = place.joined()
+    link.recorder.on = True
+    clock = iter(range(0, 10**9, WORTH_TELLING_NANOSECONDS + 1))
+    monkeypatch.setattr(link_module, "nanoseconds", lambda: next(clock))
+    monkeypatch.setattr(recorder_module, "nanoseconds", lambda: next(clock))
+    add(link)
+    link.flush()
+    link.flush()
+    plan, sent = collector.hear(), collector.hear()
+    assert isinstance(plan, Spans)
+    assert isinstance(sent, Spans)
+    assert (plan.kind.tolist(), sent.kind.tolist()) == ([SpanKind.PLAN], [SpanKind.FLUSH])
+    assert sent.start < sent.end

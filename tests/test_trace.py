@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,8 @@ def test_what_is_no_timeline_is_refused_in_one_line(tmp_path: Path, content: byt
 @pytest.mark.parametrize(
     "wrong",
     [{"ts": "x"}, {"ts": None}, {"ts": float("nan")}, {"ts": 1e300}, {"dur": -1}, {"tid": 4}, {"args": 3},
-     {"args": {"step": 1.5}}, {"args": {"rows": "many"}}],
+     {"args": {"step": 1.5}}, {"args": {"rows": "many"}}, {"ts": [1]}, {"ts": 1e13}, {"ts": -1e13},
+     {"args": {"step": 2**63}}],
 )  # fmt: skip
 def test_a_damaged_event_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     path = tmp_path / "run.json"
@@ -301,3 +303,39 @@ def test_a_process_that_was_not_named_gets_a_name(tmp_path: Path) -> None:
     path.write_text(json.dumps([OURS, SPAN | {"name": LAUNCH.name.lower()}]))
     (lane,) = read_trace(path).lanes
     assert (lane.process, lane.role, lane.device) == ("scheduler 1", "scheduler", "")
+
+
+def test_a_foreign_event_that_looks_like_ours_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    foreign = [SPAN | {"args": {"step": 1, "session": "x"}}, OURS | {"pid": "a"}, SPAN | {"pid": "a"}]
+    path.write_text(json.dumps([*foreign, OURS, SPAN]))
+    (lane,) = read_trace(path).lanes
+    assert lane.start.tolist() == [1000]
+
+
+def test_a_long_list_for_a_number_is_not_made_longer(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps([OURS, SPAN | {"ts": [0] * 100_000}]))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError):
+            read_trace(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_a_file_calls_things_can_be_printed(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    name = OURS | {"name": "process_name", "args": {"name": "\x1b[31m\ud800\n" + "a" * 1000}}
+    header = {"stepahead": 1, "started": "\ud800\x07"}
+    path.write_text(json.dumps({"otherData": header, "traceEvents": [OURS, name, SPAN]}))
+    read = read_trace(path)
+    assert read.started.isprintable()
+    assert read.lanes[0].process.isprintable()
+    assert len(read.lanes[0].process) <= 100
+    path.write_text(json.dumps({"otherData": {"stepahead": "\x1b" * 1000}, "traceEvents": []}))
+    with pytest.raises(TraceError) as error:
+        read_trace(path)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < len(str(path)) + 200

@@ -102,3 +102,20 @@ def test_what_cannot_be_made_leaves_no_descriptor_open(tmp_path: Path, monkeypat
     with pytest.raises(OSError, match="broken"):
         new_file(tmp_path / "trace.json")
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_that_another_recording_writes_is_not_taken_from_it(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    file = new_file(path)
+    file.append([event(1)])
+    with pytest.raises(OSError, match="another recording is being written to it"):
+        new_file(path)
+    assert events_in(path) == [1]
+    file.close()
+    new_file(path).close()
+    assert events_in(path) == []
+
+
+def test_a_device_that_takes_nothing_says_why() -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        new_file(Path("/dev/full"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -26,31 +25,13 @@ from protocol.sockets import bind_router, connect_dealer, send
 from scheduler_proc.core import Scheduler
 from tests.core_loop import CLIENT, submit
 from tests.real_loop import alone, poisoned_engine
+from tests.stub_stop import Stop
 from tests.tiny_models import save, tiny_model
 from timeline.link import TimelineLink
 
 ROOT = Path(__file__).parent.parent
 
 pytestmark = pytest.mark.slow
-
-
-class Stop:
-    """Stands in for the signal: any thread may set it."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._read, self._write = socket.socketpair()
-
-    def fileno(self) -> int:
-        return self._read.fileno()
-
-    def set(self) -> None:
-        self.is_set = True
-        self._write.send(b"!")
-
-    def close(self) -> None:
-        self._read.close()
-        self._write.close()
 
 
 @dataclass(frozen=True)
@@ -340,3 +321,27 @@ def test_a_worker_that_is_told_to_end_leaves_no_socket(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_devices_clock_is_set_when_recording_begins_and_each_second_of_it(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = bind_router(context, f"ipc://{tmp_path / 'alone'}")
+    stop = Stop()
+    timeline = TimelineLink(context, None, Joined("worker", "worker", 1, "here"))
+    worker = WorkerProcess(engine, router, stop, timeline)  # type: ignore[arg-type]
+    set_at: list[float] = []
+    now = 0.0
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.device, "set_clock", lambda: set_at.append(now))
+        patched.setattr(type(engine.device), "clock_error", 77)
+        for now in (1.0, 2.0, 2.4, 2.9, 3.1):
+            if now == 2.0:
+                patched.setattr(timeline, "turn", lambda: setattr(timeline.recorder, "on", True))
+            worker._tell_timeline(now)
+    assert set_at == [2.0, 3.1]
+    assert timeline.clock_error == 77
+    router.close()
+    stop.close()
+    context.term()

@@ -28,13 +28,16 @@ from protocol.messages import (
 from protocol.options import parse_options
 from protocol.sockets import PULSE_SECONDS, PeerGoneError, bind_router, receive_from_peer, send_to_peer
 from protocol.stop_signal import StopSignal
-from timeline.collector import Collector, Said
+from timeline.collector import CLOSING_SECONDS, Collector, Said
 from timeline.config import CollectorConfig, TimelineConfig
 from timeline.link import this_host
 from timeline.recorder import nanoseconds
 
 INTAKE_PER_TURN = 256
 """Messages taken before time passes for the collector."""
+
+FAREWELL_MILLISECONDS = 300
+"""When told to end, it goes on for as long as something comes at such intervals."""
 
 _log = logging.getLogger("stepahead.timeline")
 
@@ -61,11 +64,13 @@ class CollectorProcess:
                 if not self._hear_next():
                     break
             self._say(self._collector.beat(nanoseconds()))
-            if (problem := self._collector.problem) != self._problem:
-                self._problem = problem
-                _log.error("%s", problem)
-        while self._hear_next():
-            pass
+            problem, self._problem = self._problem, self._collector.problem
+            if self._problem not in ("", problem):
+                _log.error("%s", self._problem)
+        # Others may be ending at the same time, and what they did last is still on its way; somebody may never end.
+        give_up = nanoseconds() + int(1e9 * CLOSING_SECONDS)
+        while self._router.poll(FAREWELL_MILLISECONDS) and nanoseconds() < give_up:
+            self._hear_next()
         self._collector.close(nanoseconds())
 
     def _hear_next(self) -> bool:

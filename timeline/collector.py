@@ -11,7 +11,6 @@ from pathlib import Path
 from protocol.identity import new_session
 from protocol.messages import (
     AskTimeline,
-    ClockAsk,
     ClockTold,
     Joined,
     Load,
@@ -28,14 +27,19 @@ from protocol.messages import (
 from protocol.sockets import SILENCE_SECONDS
 from timeline.config import wrong_name
 from timeline.last_seconds import LastSeconds
-from timeline.member import Member
+from timeline.member import STRANGER, Member
 from timeline.recording import Recording
+from timeline.trace import ROLES
+from timeline.wording import plain
 
 WATCH_SECONDS = 3.0
 """How long spans are recorded after somebody has last looked at the live page."""
 
 TELL_SECONDS, SHOW_SECONDS = 1.0, 0.25
 """How often members send what they record: for a file, and while somebody looks. Each time costs them a moment."""
+
+MOST_MEMBERS = 2**10
+"""More processes are no system that anybody looks at; those beyond are not recorded."""
 
 CLOSING_SECONDS = 1.0
 """How long members have to send what they recorded before a recording is closed."""
@@ -77,7 +81,7 @@ class Collector:
             member.heard = clock
         match message:
             case Ping():
-                return [(peer, Pong(self._life, 0))]
+                return [(peer, Pong(STRANGER if member is None else self._life, 0))]
             case Joined():
                 return self._join(peer, message, clock)
             case Spans() | Load() if member is not None:
@@ -105,11 +109,11 @@ class Collector:
         for peer, member in list(self._members.items()):
             if clock - member.heard > 1e9 * SILENCE_SECONDS:
                 self.forget(peer)
-        asks: list[Said] = [
-            (peer, ClockAsk(clock))
-            for peer, member in self._members.items()
-            if self._wanted.on and not member.same_clock
-        ]
+        asks: list[Said] = []
+        if self._wanted.on:
+            for peer, member in self._members.items():
+                if (ask := member.ask_clock(clock)) is not None:
+                    asks.append((peer, ask))
         return asks + self._after(clock)
 
     def forget(self, peer: bytes) -> None:
@@ -139,8 +143,15 @@ class Collector:
     def _join(self, peer: bytes, joined: Joined, clock: int) -> list[Said]:
         said = self._switch(clock)
         if peer not in self._members:
+            if len(self._members) == MOST_MEMBERS or joined.role not in ROLES:
+                return said
             names = {member.joined.name for member in self._members.values()}
-            named = replace(joined, name=next(name for name in _names(joined.name) if name not in names))
+            named = replace(
+                joined,
+                name=next(name for name in _names(plain(joined.name)) if name not in names),
+                device=plain(joined.device),
+                host=plain(joined.host),
+            )
             same_clock = joined.host == self._host
             self._members[peer] = Member(next(self._numbers), named, clock, same_clock)
         return [*said, (peer, self._wanted)]
@@ -148,6 +159,8 @@ class Collector:
     def _take(self, member: Member, news: Spans | Load, clock: int) -> None:
         if isinstance(news, Spans):
             member.device_error = max(member.device_error, news.clock_error)
+        if not member.clock_known:
+            return  # it would land anywhere
         if self._recording is not None:
             self._recording.write(member, news)
         if clock < self._watched_until:
@@ -163,9 +176,9 @@ class Collector:
         if problem:
             return self._state(ask.request, clock, f"file: {problem}")
         path = self._directory / name
-        if path.exists():
-            return self._state(ask.request, clock, f"{path} is there already")
         try:
+            if path.exists():
+                return self._state(ask.request, clock, f"{path} is there already")
             self._directory.mkdir(parents=True, exist_ok=True)
             self.start(path, clock)
         except OSError as error:
@@ -209,18 +222,23 @@ class Collector:
     def _state(self, request: int, clock: int, refusal: str = "") -> TimelineState:
         last = self._recording or self._closed
         if last is None:
-            return TimelineState(request, False, "", 0.0, 0, 0, refusal, "")
+            return TimelineState(request, False, "", 0.0, 0, 0, _as_text(refusal), "")
         until = clock if self._recording is not None else self._closed_at
         return TimelineState(
             request=request,
             recording=self._recording is not None,
-            file=str(last.path),
+            file=_as_text(str(last.path)),
             seconds=(until - last.started) / 1e9,
             spans=last.spans,
             bytes=last.size,
-            refusal=refusal,
-            problem=last.problem,
+            refusal=_as_text(refusal),
+            problem=_as_text(last.problem),
         )
+
+
+def _as_text(words: str) -> str:
+    """Return words that may name a file as text, which not every name of a folder is."""
+    return words.encode(errors="replace").decode()
 
 
 def _names(name: str) -> Iterator[str]:

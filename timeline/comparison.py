@@ -10,9 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from timeline.draw import OUT_HELP, draw_beside, writer
-from timeline.figures import STEP_KINDS, Report, report
+from timeline.figures import STEP_KINDS, Report
+from timeline.reckoning import report
 from timeline.trace import SCHEDULER, WORKER, read_trace
-from timeline.wording import UNKNOWN, duration, number, percent, points, table, times
+from timeline.wording import UNKNOWN, duration, number, percent, plain, points, table, times
 
 COMPARABLE = (
     "Step times of two runs can be compared if both had the same work and a machine of their own: what else runs there "
@@ -72,7 +73,7 @@ def run(given: argparse.Namespace) -> int:
         both = {"a": asdict(a), "b": asdict(b), "figures": [asdict(figure) for figure in figures]}
         print(json.dumps(both | {"problems": work_differs(a, b)}, indent=2))
     else:
-        print(text(str(given.a), str(given.b), a, b))
+        print(text(plain(str(given.a)), plain(str(given.b)), a, b))
     if given.out:
         draw_beside(traces, given.out)
     return 0

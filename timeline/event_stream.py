@@ -104,7 +104,7 @@ class EventStream:
             self._at -= 1  # it belongs to the event
             for event in self._piece() or (self._value(),):
                 if not isinstance(event, dict):
-                    raise TraceError(f"{self._path}: an event is no object: {str(event)[:80]}")
+                    raise TraceError(f"{self._path}: an event is no object: {event!r:.80}")
                 yield event
 
     def _piece(self) -> list[Any]:

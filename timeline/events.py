@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from protocol.messages import Load, SpanKind, Spans
-from timeline.trace import COMPUTE, COPY_IN, COPY_OUT, HOST, NUMBERS
+from protocol.fields import INT64_MAX
+from protocol.messages import Joined, Load, SpanKind, Spans
+from timeline.trace import COMPUTE, COPY_IN, COPY_OUT, FARTHEST, HOST, NUMBERS
 
 LANES = {SpanKind.COPY_IN: COPY_IN, SpanKind.FORWARD: COMPUTE, SpanKind.SAMPLE: COMPUTE, SpanKind.COPY_OUT: COPY_OUT}
 """Of the spans that are a device's; all others are the host's."""
@@ -21,12 +23,18 @@ _FLOWS = {SpanKind.PLAN.value: "s", SpanKind.FORWARD.value: "t", SpanKind.SETTLE
 """A step's arrows: plan ─► compute ─► settle."""
 
 
-def about_process(process: int, name: str, role: str, device: str, host: str, clock_error: int) -> list[str]:
+def about_process(process: int, joined: Joined, clock_error: int) -> list[str]:
     """Return what names a process, the `process`-th of all, and its lanes; `clock_error` is in nanoseconds."""
-    lanes = LANE_NAMES if device else {HOST: LANE_NAMES[HOST]}
-    about = {"role": role, "device": device, "host": host, "clock_error_us": clock_error / 1e3}
+    lanes = LANE_NAMES if joined.device else {HOST: LANE_NAMES[HOST]}
+    about = {
+        "role": joined.role,
+        "device": joined.device,
+        "about": joined.about,
+        "host": joined.host,
+        "clock_error_us": clock_error / 1e3,
+    }
     return [
-        _metadata(process, HOST, "process_name", {"name": name}),
+        _metadata(process, HOST, "process_name", {"name": joined.name}),
         _metadata(process, HOST, "process_sort_index", {"sort_index": process}),
         _metadata(process, HOST, "stepahead", about),
         *(_metadata(process, lane, "thread_name", {"name": name}) for lane, name in lanes.items()),
@@ -38,17 +46,29 @@ def lost_spans(process: int, count: int) -> str:
     return _metadata(process, HOST, "stepahead_lost", {"spans": count})
 
 
+def since(spans: Spans, origin: int) -> NDArray[np.bool_]:
+    """Return for each span whether it belongs into a recording that began at `origin`, by its process's clock in ns.
+
+    It does if it ended then or later, and not absurdly far away.
+    """
+    end = spans.end.astype(np.int64) - origin
+    told: NDArray[np.bool_] = (end >= 0) & (end <= FARTHEST) & (spans.step <= INT64_MAX)
+    return told
+
+
 def events_of(spans: Spans, process: int, origin: int) -> Iterator[str]:
     """Yield a process's spans, and the arrows that begin, pass and end at them.
 
-    `origin` is the process's clock, in nanoseconds, when the recording began; what ended before it is left out.
+    `origin` is the process's clock, in nanoseconds, when the recording began; what ended before it is left out,
+    and so is what no file can tell (see `FARTHEST`).
     """
     start = np.maximum(spans.start.astype(np.int64) - origin, 0)
     end = spans.end.astype(np.int64) - origin
+    told = since(spans, origin)
     columns = (spans.kind, start, end - start, spans.step, spans.session, spans.rows, spans.tokens, spans.decodes,
                spans.wasted)  # fmt: skip
     for kind, ts, dur, step, session, rows, tokens, decodes, wasted in zip(
-        *(column[end >= 0].tolist() for column in columns), strict=True
+        *(column[told].tolist() for column in columns), strict=True
     ):
         arguments = ",".join(
             f'"{name}":{value}'
@@ -69,7 +89,7 @@ def events_of(spans: Spans, process: int, origin: int) -> Iterator[str]:
 
 def counters_of(load: Load, process: int, origin: int) -> Iterator[str]:
     """Yield a scheduler's load as counters; `origin` is as in `events_of`."""
-    if load.time >= origin:
+    if 0 <= load.time - origin <= FARTHEST:
         where = f'"ph":"C",{_where(process, HOST)},"ts":{_microseconds(load.time - origin)}'
         free = load.blocks - load.blocks_used
         yield f'{{{where},"name":"requests","args":{{"running":{load.running},"waiting":{load.waiting}}}}}'

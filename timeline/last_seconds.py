@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages import Load, SpanKind, Spans, View
+from protocol.messages import COUNT_MAX, Load, SpanKind, Spans, View
 from timeline.intervals import Intervals, Times, joined, union
 from timeline.member import Member
 
@@ -19,7 +20,11 @@ LATE_NANOSECONDS = 500_000_000
 
 SECOND = 1_000_000_000
 MOST_SPANS = 2**19
+MOST_LOADS = 2**10
 """Kept of one member at most."""
+
+MOST_A_SECOND = 1e12
+"""Tokens that a view can tell of."""
 
 _DEVICE = (SpanKind.FORWARD, SpanKind.SAMPLE)
 _BLOCKED = (SpanKind.WAIT, SpanKind.IDLE)
@@ -61,10 +66,15 @@ class LastSeconds:
     def take(self, member: Member, news: Spans | Load, clock: int) -> None:
         """Keep what a member has told at `clock`."""
         recent = self._members.setdefault(member.number, _Recent(member.joined.role))
+        latest = clock + int(SHOWN_SECONDS * SECOND)  # what lies beyond is a lie, and would never be forgotten
         if isinstance(news, Load):
-            recent.loads.append((news.time + member.offset, news))
-        else:
-            start, end = (column.astype(np.int64) + member.offset for column in (news.start, news.end))
+            recent.loads.append((min(news.time + member.offset, latest), news))
+            if len(recent.loads) > MOST_LOADS:
+                recent.loads.popleft()
+        elif len(news.kind):
+            start, end = (
+                np.clip(column.astype(np.int64) + member.offset, 0, latest) for column in (news.start, news.end)
+            )
             recent.pieces.append((news.kind, start, end))
             recent.spans += len(start)
         recent.forget_before(clock - int(SHOWN_SECONDS * SECOND) - LATE_NANOSECONDS)
@@ -77,8 +87,10 @@ class LastSeconds:
         """Return the view at `clock`; shares of several devices are averaged."""
         newest = (clock - LATE_NANOSECONDS) // BIN_NANOSECONDS * BIN_NANOSECONDS
         edges = np.arange(newest - int(SHOWN_SECONDS * SECOND), newest + 1, BIN_NANOSECONDS)
-        for recent in self._members.values():
+        for number, recent in list(self._members.items()):
             recent.forget_before(int(edges[0]))
+            if not recent.pieces and not recent.loads:
+                del self._members[number]
         workers = [recent for recent in self._members.values() if recent.role == "worker" and recent.pieces]
         schedulers = [recent for recent in self._members.values() if recent.role == "scheduler"]
         scheduler = joined([union(*each.stretches(_BLOCKED, others=True)) for each in schedulers])
@@ -102,17 +114,21 @@ class LastSeconds:
             both=_bytes(both),
             busy=float(np.clip(device[-last_second:].sum() / SECOND, 0.0, 1.0)),
             step_seconds=_step_seconds(workers, int(edges[-1]) - SECOND),
-            tokens_per_second=sum(_tokens_per_second(recent.loads) for recent in schedulers),
-            running=sum(load.running for load in loads),
-            waiting=sum(load.waiting for load in loads),
-            blocks_used=sum(load.blocks_used for load in loads),
-            blocks=sum(load.blocks for load in loads),
+            tokens_per_second=min(sum(_tokens_per_second(recent.loads) for recent in schedulers), MOST_A_SECOND),
+            running=_count(load.running for load in loads),
+            waiting=_count(load.waiting for load in loads),
+            blocks_used=_count(load.blocks_used for load in loads),
+            blocks=_count(load.blocks for load in loads),
         )
 
 
 def _in_bins(moments: Intervals, edges: Times) -> NDArray[np.float64]:
     """Return how much of each bin between `edges` is covered, in nanoseconds."""
     return moments.within(edges[:-1], edges[1:]).astype(np.float64)
+
+
+def _count(counts: Iterable[int]) -> int:
+    return min(sum(counts), COUNT_MAX)
 
 
 def _bytes(nanoseconds: NDArray[np.float64]) -> NDArray[np.uint8]:

@@ -10,13 +10,17 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from timeline.errors import TraceError
 from timeline.picture_legend import LINE, draw_legend, legend
-from timeline.picture_run import LABEL_GAP, LABELS, draw_run, height_of
+from timeline.picture_rows import height_of
+from timeline.picture_run import LABEL_GAP, LABELS, draw_run
 from timeline.picture_text import FONT, GREY, INK, TEXT, shortened, text_width
 from timeline.rows import rows
 from timeline.window import View
 
 DOTS_PER_INCH = 200
+MOST_DOTS = 2**15
+"""Of a picture's height: some hundred MB while it is drawn."""
 
 # All lengths are points.
 WIDTH = 756.0
@@ -38,7 +42,7 @@ LOOK = {
 def write_picture(views: Sequence[View], path: Path) -> None:
     """Write `views` under each other, all on one time scale, to `path`; its ending decides: .png, .pdf or .svg.
 
-    Raises `OSError` if the file cannot be written.
+    Raises `OSError` if the file cannot be written, `TraceError` if there are too many lanes.
     """
     with style.context(["default", LOOK]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # of a name: a box stands for it
@@ -46,7 +50,7 @@ def write_picture(views: Sequence[View], path: Path) -> None:
 
 
 def figure_of(views: Sequence[View]) -> Figure:
-    """Return the picture of `views`, not rendered yet."""
+    """Return the picture of `views`, not rendered yet. Raises `TraceError`."""
     runs = [rows(view.trace) for view in views]
     labels = max(text_width(shortened(row.label, LABELS, TEXT), TEXT, "bold") for run in runs for row in run)
     left = MARGIN + labels + LABEL_GAP
@@ -55,6 +59,8 @@ def figure_of(views: Sequence[View]) -> Figure:
     high = sum(height_of(run) for run in runs) + RUN_GAP * (len(runs) - 1)
     below = AXIS + LINE * len(lines) + MARGIN
     down = MARGIN + high + below
+    if down / 72 * DOTS_PER_INCH > MOST_DOTS:
+        raise TraceError(f"{sum(map(len, runs)):,} lanes are too many for a picture; a page (.html) has room for them")
     figure = Figure((WIDTH / 72, down / 72), facecolor="white")
     axes = figure.add_axes((left / WIDTH, below / down, room / WIDTH, high / down))
     axes.set_xlim(0, max(max(view.window.end - view.window.start for view in views), 1) / 1e6)

@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from protocol.messages import Load, Spans
-from timeline.events import about_process, counters_of, events_of, lost_spans
+from protocol.messages import Joined, Load, Spans
+from timeline.events import about_process, counters_of, events_of, lost_spans, since
 from timeline.member import Member
 from timeline.trace_file import TraceFile
 from timeline.wording import size
@@ -22,7 +22,7 @@ class Recording:
         self.problem = ""
         self.spans = 0
         self.started = started
-        self._about: dict[int, tuple[object, ...]] = {}  # what the file says of each member, by its number
+        self._about: dict[int, tuple[Joined, int]] = {}  # what the file says of each member, by its number
         self._file = TraceFile(path, json.dumps(about, separators=(",", ":")).encode(), most_bytes)
 
     @property
@@ -44,7 +44,7 @@ class Recording:
         if isinstance(news, Load):
             events += counters_of(news, member.number, origin)
         else:
-            self.spans += len(news.kind)
+            self.spans += int(since(news, origin).sum())
             events += events_of(news, member.number, origin)
             if news.lost:
                 events.append(lost_spans(member.number, news.lost))
@@ -62,8 +62,7 @@ class Recording:
 
     def _introduction(self, member: Member) -> list[str]:
         """Return what the file does not say of a member yet."""
-        me = member.joined
-        about = (me.name, me.role, me.device, me.host, member.clock_error)
+        about = member.joined, member.clock_error
         if self._about.get(member.number) == about:
             return []
         self._about[member.number] = about

@@ -24,9 +24,9 @@ from timeline.figures import (
     LoadFigures,
     Report,
     StepFigures,
-    report,
 )
 from timeline.part import seconds
+from timeline.reckoning import report
 from timeline.trace import read_trace
 from timeline.wording import UNKNOWN, duration, number, percent, table, times
 

@@ -4,7 +4,7 @@ The file is Chrome's trace format with one event a line, so that whatever was wr
 
     {"displayTimeUnit":"ms","otherData":{"stepahead":1,"started":"2026-11-30T02:00:00Z"},"traceEvents":[
     {"ph":"M","pid":10,"tid":10,"name":"process_name","args":{"name":"scheduler"}},
-    {"ph":"M","pid":10,"tid":10,"name":"stepahead","args":{"role":"scheduler","device":"","host":"…","clock_error_us":0}},
+    {"ph":"M","pid":10,"tid":10,"name":"stepahead","args":{"role":"scheduler","about":"lockstep",…}},
     {"ph":"M","pid":10,"tid":10,"name":"thread_name","args":{"name":"host"}},
     {"ph":"X","pid":10,"tid":10,"name":"plan","ts":12.345,"dur":81.2,"args":{"step":7,"session":9,"rows":3,"tokens":3,"decodes":3}},
     {"ph":"s","pid":10,"tid":10,"name":"step","cat":"step","id":"0x900000007","ts":12.346},
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from protocol.messages import SpanKind
 from timeline.errors import TraceError
 from timeline.event_stream import Event, EventStream
+from timeline.wording import plain
 
 HOST, COPY_IN, COMPUTE, COPY_OUT = range(4)
 """What the last digit of `tid` means."""
@@ -42,6 +43,9 @@ NUMBERS = 10
 
 FORMAT = 1
 """What "otherData" says under "stepahead"."""
+
+FARTHEST = 2**53
+"""Nanoseconds between the recording's start and any moment in it, at most: 104 days. Their sums fit into 64 bits."""
 
 WORKER, SCHEDULER, FRONTEND = ROLES = ("worker", "scheduler", "frontend")
 
@@ -124,7 +128,7 @@ def read_trace(path: Path) -> Trace:
                 read.take(event)
             except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
                 if read.is_ours(event):
-                    raise TraceError(f"{path}: an event is damaged: {str(event)[:200]}") from error
+                    raise TraceError(f"{path}: an event is damaged: {event!r:.200}") from error
         return read.trace()
 
 
@@ -168,35 +172,39 @@ class _Reading:
         return isinstance(pid, int) and pid in self._about
 
     def _span(self, kind: int, event: Event) -> None:
-        start = round(event["ts"] * 1000)
-        end = start + round(event["dur"] * 1000)
-        if end < start:
-            raise ValueError("it ends before it starts")
-        lane = event["pid"], event["tid"] % NUMBERS
-        if lane not in self._rows:
-            if lane[1] not in _TIDS:
-                raise ValueError("no such lane")
-            self._rows[lane] = array("q")
+        start = round(event["ts"] * 1e3)  # by a float: a text or a list must not become a thousand times as long
+        end = start + round(event["dur"] * 1e3)
+        if not -FARTHEST <= start <= end <= FARTHEST:
+            raise ValueError("it ends before it starts, or is too far away")
+        lane = _pid(event["pid"]), event["tid"] % NUMBERS
+        if lane[1] not in _TIDS:
+            raise ValueError("no such lane")
         get = event.get("args", {}).get
         counts = get("rows", 0), get("tokens", 0), get("decodes", 0), get("wasted", 0)
-        self._rows[lane].extend((kind, start, end, get("step", 0), get("session", 0), *counts))
+        row = array("q", (kind, start, end, get("step", 0), get("session", 0), *counts))  # all of it, or nothing
+        if lane in self._rows:
+            self._rows[lane] += row
+        else:
+            self._rows[lane] = row
 
     def _counter(self, columns: tuple[str, str], event: Event) -> None:
-        numbers = [event["args"][column] for column in columns]
-        self._counters.setdefault((event["pid"], event["name"]), array("q")).extend(
-            (round(event["ts"] * 1000), *numbers)
-        )
+        at = round(event["ts"] * 1e3)
+        values = [event["args"][column] for column in columns]
+        if abs(at) > FARTHEST or not all(0 <= value <= FARTHEST for value in values):
+            raise ValueError("it is too far away, or counts what can't be")
+        told = array("q", (at, *values))
+        self._counters.setdefault((_pid(event["pid"]), event["name"]), array("q")).extend(told)
 
     def _metadata(self, name: str, pid: int, arguments: dict[str, Any]) -> None:
         if name == "process_name":
-            self._names[pid] = str(arguments["name"])
+            self._names[pid] = plain(str(arguments["name"]))
         elif name == "stepahead":
             if arguments["role"] not in ROLES:
                 raise ValueError("no such role")
-            self._about[pid] = {
+            self._about[_pid(pid)] = {
                 "role": arguments["role"],
-                "device": str(arguments.get("device", "")),
-                "clock_error": round(arguments.get("clock_error_us", 0) * 1000),
+                "device": plain(str(arguments.get("device", ""))),
+                "clock_error": round(arguments.get("clock_error_us", 0) * 1e3),
             }
         elif name == "stepahead_lost":
             self._lost += int(arguments["spans"])
@@ -208,10 +216,11 @@ class _Reading:
         if not self._about and "stepahead" not in header:
             raise TraceError(f"{self._path}: this is no timeline of Stepahead")
         if header.get("stepahead", FORMAT) != FORMAT:
-            raise TraceError(f"{self._path}: its format is {header['stepahead']}; this program reads {FORMAT}")
+            its = plain(str(header["stepahead"]))
+            raise TraceError(f"{self._path}: its format is {its}; this program reads {FORMAT}")
         return Trace(
-            name=self._path.name,
-            started=str(header.get("started", "")),
+            name=plain(self._path.name),
+            started=plain(str(header.get("started", ""))),
             lanes=tuple(self._lanes()),
             lost=self._lost,
             clock_error=max((about["clock_error"] for about in self._about.values()), default=0),
@@ -237,3 +246,10 @@ class _Reading:
 
     def _name(self, pid: int) -> str:
         return self._names.get(pid, f"{self._about[pid]['role']} {pid}")
+
+
+def _pid(value: Any) -> int:
+    """Return what numbers a process in files of ours. Raises `TypeError` for what doesn't."""
+    if not isinstance(value, int):
+        raise TypeError("no number of a process")
+    return value

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
+import stat
 import zlib
 from pathlib import Path
 from typing import Protocol
@@ -57,10 +61,11 @@ class TraceFile:
         self.path = path
         self._most_bytes = most_bytes
         self._coder: _Coder = _Gzip() if path.suffix == ".gz" else _Plain()
-        self._file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         self._at = 0  # where the end begins
         self._separator = b""
         try:
+            self._take_over()
             self._write(_HEAD % about)
         except OSError:
             self.close()
@@ -86,6 +91,17 @@ class TraceFile:
         """Let go of the file."""
         os.close(self._file)
 
+    def _take_over(self) -> None:
+        """Empty the file, unless another one writes it: two would leave nothing that can be read."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(errno.EBUSY, "another recording is being written to it") from None
+        except OSError:
+            pass  # this file system knows no locks
+        if stat.S_ISREG(os.fstat(self._file).st_mode):
+            os.ftruncate(self._file, 0)
+
     def _write(self, text: bytes) -> None:
         """Write over the end, then the end; if that fails, the old end. Room for it there was."""
         data, coder = self._coder.put(text)
@@ -93,8 +109,9 @@ class TraceFile:
         try:
             _write_all(self._file, data + coder.ending(_TAIL), self._at)
         except OSError:
-            os.ftruncate(self._file, self._at)
-            _write_all(self._file, old_end, self._at)
+            with contextlib.suppress(OSError):  # what is told is why the writing failed
+                os.ftruncate(self._file, self._at)
+                _write_all(self._file, old_end, self._at)
             raise
         self._at += len(data)
         self._coder = coder

@@ -11,6 +11,15 @@ _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
+MOST_OF_A_NAME = 100
+
+
+def plain(text: str) -> str:
+    """Return a foreign text as one that may stand in any line, table or page: short, and all of it can be seen."""
+    shown = text if len(text) <= MOST_OF_A_NAME else f"{text[: MOST_OF_A_NAME - 1]}…"
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown)
+
+
 def duration(ns: float | None) -> str:
     """Return nanoseconds in the unit that suits them: "81.2 µs"."""
     if ns is None:

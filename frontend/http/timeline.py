@@ -96,7 +96,10 @@ def add_timeline(app: FastAPI, desk: Desk, most_mib: float) -> None:
 
 def _check_own_page(request: Request) -> None:
     """Raise `ApiError` if another site's page asks: any page may send a POST without a body to any server."""
-    if request.headers.get("sec-fetch-site", "none") not in _OWN_PAGES:
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is None and origin is not None:  # a browser says the former to https and localhost only
+        site = "same-origin" if origin.partition("://")[2] == request.headers.get("host") else "cross-site"
+    if (site or "none") not in _OWN_PAGES:
         raise ApiError(403, "pages of other sites may not control recordings")
 
 
