@@ -74,7 +74,7 @@ def test_clients_are_served_until_sigterm(tmp_path: Path, default_model_path: Pa
     with launched(f"--zmq={_address(tmp_path)}", *SMALL) as run:
         run.wait_for("serving")
         children = list(run.children().values())
-        assert len(children) == 3
+        assert len(children) == 4
         with Client(_address(tmp_path)) as client:
             prompts = ["1, 2, 3, 4, 5,", "The capital of France is", "Once upon a time"]
             first = client.generate_batch(prompts, max_tokens=8, temperature=0.0)
@@ -98,7 +98,7 @@ def test_no_child_outlives_the_launcher(tmp_path: Path, default_model_path: Path
     with launched(f"--zmq={_address(tmp_path)}", *SMALL, shell=how == "shell closed") as run:
         run.wait_for("importing torch" if moment == "loading" else "serving")
         children = list(run.children().values())
-        assert len(children) == 3
+        assert len(children) == 4
         if how == "kill -9":
             run.process.kill()
         else:
