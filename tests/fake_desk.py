@@ -58,12 +58,14 @@ class FakeDesk:
         )
 
 
-def even_view(now: int, device: int, work: int, both: int, *, every: int = 1) -> View:
+def even_view(
+    now: int, device: int, work: int, both: int, *, every: int = 1, known: int = BINS, devices: int = 1
+) -> View:
     """Return a view with the same in all bins, but for the CPUs' `work` (0 to 255), which is in one of `every` bins."""
     worked = np.where(np.arange(BINS) % every == 0, work, 0).astype("<u1")
     alike = [np.full(BINS, share, "<u1") for share in (device, both)]
     start = now - LATE_NS - now % BIN_NS - BINS * BIN_NS
-    return View(start, BIN_NS, alike[0], worked, worked, alike[1], 0.0, 0.0, 0.0, 0, 0, 0, 12_288)
+    return View(start, BIN_NS, known, devices, alike[0], worked, worked, alike[1], 0.0, 0.0, 0.0, 0, 0, 0, 12_288)
 
 
 def busy_view(now: int) -> View:
@@ -78,4 +80,4 @@ def busy_view(now: int) -> View:
     worker = np.where(quiet, 0, np.where(gap, 255, 90 + 60 * np.sin(seconds * 0.7))).astype("<u1")
     both = np.minimum(device, np.maximum(scheduler, worker) + 60).astype("<u1")
     both[device == 0] = 0
-    return View(start, BIN_NS, device, scheduler, worker, both, 0.994, 0.0081, 3871.4, 32, 5, 8211, 12_288)
+    return View(start, BIN_NS, BINS, 1, device, scheduler, worker, both, 0.994, 0.0081, 3871.4, 32, 5, 8211, 12_288)

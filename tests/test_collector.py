@@ -408,8 +408,9 @@ def test_a_view_shows_who_worked_when(system: System) -> None:
     start = system.clock
     for number in range(10):  # 100 ms of compute of each 200, planned in the last 10 of them or in the gap
         at = start + 200 * number * millisecond
-        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + 90 * millisecond)))
-        system.hear(b"worker", spans((SpanKind.SAMPLE, at + 90 * millisecond, at + 100 * millisecond)))
+        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + 90 * millisecond), step=number + 1))
+        sampled = at + 90 * millisecond, at + 100 * millisecond
+        system.hear(b"worker", spans((SpanKind.SAMPLE, *sampled), step=number + 1))
         plan = at + 90 * millisecond if number % 2 else at + 150 * millisecond
         system.hear(b"scheduler", spans((SpanKind.PLAN, plan, plan + 10 * millisecond)))
         system.hear(b"scheduler", spans((SpanKind.WAIT, plan + 10 * millisecond, plan + 190 * millisecond)))

@@ -106,6 +106,8 @@ async def test_the_last_seconds_arrive_as_the_desk_has_them(serve: Serve) -> Non
     assert got == {
         "start_ms": view.start / 1e6,
         "bin_ms": 5.0,
+        "known": 1200,
+        "devices": 1,
         "busy": 0.994,
         "step_ms": pytest.approx(8.1),
         "tokens_per_second": 3871.4,

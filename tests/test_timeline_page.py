@@ -39,7 +39,8 @@ PACE = 0.01
 STRIP = "return document.getElementById('strip').toDataURL()"
 STRIP_COLOUR = """
     const canvas = document.getElementById("strip");
-    const pixel = canvas.getContext("2d").getImageData(canvas.width / 2 + 2, canvas.height / 4, 1, 1).data;
+    const [left, top] = [canvas.width / 2 + 2, canvas.height * (arguments[0] ?? 0.25)];
+    const pixel = canvas.getContext("2d").getImageData(left, top, 1, 1).data;
     return "#" + [...pixel.slice(0, 3)].map((value) => value.toString(16).padStart(2, "0")).join("");
 """
 
@@ -111,8 +112,9 @@ def test_tokens_arrive_while_the_strip_moves(browser: Chromium, serve: Serve) ->
         ({"device": 0, "work": 255, "both": 0}, "idle"),
         ({"device": 0, "work": 0, "both": 0}, "nothing"),
         ({"device": 0, "work": 255, "both": 0, "every": 50}, "nothing"),
+        ({"device": 0, "work": 255, "both": 0, "known": 0}, "unknown"),
     ],
-    ids=["both at once", "device alone", "device idle", "all idle", "heartbeats"],
+    ids=["both at once", "device alone", "device idle", "all idle", "heartbeats", "not told yet"],
 )
 def test_the_strip_has_the_colour_of_what_was_done(
     browser: Chromium, serve: Serve, view: dict[str, int], colour: str
@@ -121,6 +123,21 @@ def test_the_strip_has_the_colour_of_what_was_done(
     browser.wait(lambda: browser.text("busy") == "0.0 %", "the figures never came")
     wanted = browser.run(f"return getComputedStyle(document.documentElement).getPropertyValue('--{colour}').trim()")
     browser.wait(lambda: browser.run(STRIP_COLOUR) == wanted, f"the strip is not {colour}")
+
+
+def test_of_two_devices_one_of_which_is_idle_half_the_strip_has_the_colour_of_either(
+    browser: Chromium, serve: Serve
+) -> None:
+    browser.open(serve(FakeDesk(moving=lambda now: even_view(now, 128, 255, 128, devices=2))).url)
+    browser.wait(lambda: browser.text("busy") == "0.0 %", "the figures never came")
+    for colour, height in (("idle", 0.1), ("idle", 0.23), ("both", 0.3), ("both", 0.5)):
+        wanted = browser.run(f"return getComputedStyle(document.documentElement).getPropertyValue('--{colour}').trim()")
+        assert near(browser.run(STRIP_COLOUR, height), wanted), f"no {colour} at {height}"
+
+
+def near(colour: str, wanted: str) -> bool:
+    """Whether they can't be told apart: 128 of 255 is not quite a half."""
+    return all(abs(int(colour[at : at + 2], 16) - int(wanted[at : at + 2], 16)) <= 2 for at in (1, 3, 5))
 
 
 def test_escape_stops_an_answer_and_the_server_hears_of_it(browser: Chromium, serve: Serve) -> None:

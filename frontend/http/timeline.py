@@ -144,6 +144,8 @@ def _view(view: View) -> dict[str, Any]:
     return {
         "start_ms": view.start / 1e6,
         "bin_ms": view.bin / 1e6,
+        "known": view.known,
+        "devices": view.devices,
         "device": _packed(view.device),
         "scheduler": _packed(view.scheduler),
         "worker": _packed(view.worker),
