@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -13,16 +14,21 @@ from protocol.messages import StartTimeline, StopTimeline, TimelineState, View
 BIN_NS = 5_000_000
 BINS = 1200
 LATE_NS = 500_000_000
+RECORDED = bytes(range(256)) * 1000
+"""What stands in each of its files."""
 
 
 class FakeDesk:
-    """Has `view` when somebody watches. Without a `collector`, every question fails."""
+    """Has `view` when somebody watches. Without a `collector`, every question fails. Recordings go into `folder`."""
 
-    def __init__(self, *, collector: bool = True, moving: Callable[[int], View] | None = None) -> None:
+    def __init__(
+        self, *, collector: bool = True, moving: Callable[[int], View] | None = None, folder: Path | None = None
+    ) -> None:
         self.collector = collector
         self.asked: list[Question] = []
         self.watched = 0
         self.problem = ""
+        self._folder = folder
         self._moving = moving
         self._recording = False
         self._file = ""
@@ -48,6 +54,9 @@ class FakeDesk:
             else:
                 self._recording, self._started = True, time.monotonic()
                 self._file = question.file or "timeline-20261130-120000.json.gz"
+                if self._folder is not None:
+                    (self._folder / self._file).write_bytes(RECORDED)
+                    self._file = str(self._folder / self._file)
         elif isinstance(question, StopTimeline):
             refusal = "" if self._recording else "nothing is being recorded"
             self._recording = False

@@ -18,7 +18,7 @@ from frontend.config import ServeConfig
 from protocol.messages import Submit
 from tests import chromium
 from tests.chromium import Chromium
-from tests.fake_desk import FakeDesk, busy_view, even_view
+from tests.fake_desk import RECORDED, FakeDesk, busy_view, even_view
 from tests.page_server import PageServer
 from tests.word_tokenizer import EOS, word, word_text
 
@@ -212,6 +212,52 @@ def test_a_recording_is_started_and_stopped_and_refusals_are_read_out(browser: C
     browser.wait(lambda: browser.text("record-state") == "no timeline collector answers", "its absence goes unnoticed")
     assert browser.find("record").get_attribute("aria-disabled") == "true"
     browser.wait(lambda: "collector has sent nothing" in browser.text("strip-note"), "the strip does not say so")
+
+
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_a_recording_is_downloaded_when_it_has_ended(
+    browser: Chromium, serve: Serve, tmp_path: Path, key: str | None
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    browser.downloads(here)
+    browser.open(serve(FakeDesk(moving=busy_view, folder=there), config=ServeConfig(api_key=key)).url)
+    if key is not None:
+        browser.wait(lambda: browser.focus == "key", "nobody asks for the key")
+        browser.press(key, Keys.ENTER)
+    browser.wait(lambda: browser.text("busy") == "99.4 %", "the figures never came")
+    assert not browser.find("download").is_displayed()
+    browser.find("file").click()
+    browser.press("größer.json.gz", Keys.ENTER)
+    browser.wait(lambda: browser.text("record") == "Stop recording", "it was not started")
+    assert not browser.find("download").is_displayed()
+    browser.find("record").click()
+    browser.wait(lambda: browser.find("download").is_displayed(), "there is nothing to download")
+    browser.complaints()
+    browser.find("download").click()
+    browser.wait(lambda: (here / "größer.json.gz").exists(), "the file never came")
+    assert (here / "größer.json.gz").read_bytes() == RECORDED
+    assert browser.complaints() == []
+    (there / "größer.json.gz").unlink()
+    browser.find("download").click()
+    browser.wait(
+        lambda: "it is gone, or the collector" in browser.text("record-problem"), "nobody says that it is gone"
+    )
+
+
+def test_a_collector_that_is_not_there_is_seldom_asked_for_until_it_is_heard_of(
+    browser: Chromium, serve: Serve
+) -> None:
+    desk = FakeDesk(moving=busy_view, collector=False)
+    browser.open(serve(desk).url)
+    browser.wait(lambda: browser.text("record-state") == "no timeline collector answers", "its absence goes unnoticed")
+    time.sleep(2.5)
+    assert len(desk.asked) == 1
+    assert len(browser.complaints()) == 1
+    desk.collector = True
+    browser.wait(
+        lambda: browser.find("record").get_attribute("aria-disabled") == "false", "nobody sees that it is back"
+    )
 
 
 def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(browser: Chromium, serve: Serve) -> None:
