@@ -525,7 +525,7 @@ class View:
     worked, and when both the device and one of these did. Shares of several `devices` are averaged. A step in flight
     counts; only the first `known` bins are known of all devices, and the others may still change. The numbers are those
     of the last second that is known: `busy` is the device's share of it, `tokens_per_second` what is settled in it, or
-    in as long as two steps take. The rest is as in Load, of all schedulers.
+    in as long as four steps take. The rest is as in Load, of all schedulers.
     """
 
     start: Nanoseconds

@@ -136,17 +136,33 @@ def test_a_step_longer_than_a_second_has_its_time_shown_until_the_next_one_ends(
     assert page.look(4.0).step_seconds == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("step", [0.1, 0.3, 0.7, 1.0, 1.9])
+@pytest.mark.parametrize("step", [0.1, 0.3, 0.7, 1.0, 1.5, 2.5])
 def test_tokens_of_long_steps_are_counted_from_step_to_step(page: Page, step: float) -> None:
     shown = []
-    for number in range(1, round(6 / step)):
+    for number in range(1, 9 + round(1 / step)):
         end = number * step
         page.tell("worker", (FORWARD, end - step, end, number), (REPLY, end, end, number))
         for at in np.arange(end - step + 0.25, end, 0.25):
             page.settled(float(at), 8 * (number - 1))
         page.settled(end, 8 * number)
         shown.append(page.look(end + 0.01).tokens_per_second)
-    assert shown[2:] == pytest.approx([8 / step] * len(shown[2:]))
+    settled = shown[5 + round(1 / step) :]
+    assert settled == pytest.approx([8 / step] * len(settled))
+
+
+def test_tokens_of_workers_that_take_turns_are_counted_of_both(page: Page) -> None:
+    for number in range(10):
+        for worker, end in ((0, 0.6 * number + 0.6), (1, 0.6 * number + 0.7)):
+            page.tell(f"worker {worker}", (FORWARD, end - 0.6, end, number + 1), (REPLY, end, end, number + 1))
+            page.settled(end, 4 * (2 * number + 1 + worker))
+            if number > 5:
+                assert page.look(end).tokens_per_second == pytest.approx(8 / 0.6, rel=0.2)
+
+
+def test_tokens_are_shown_soon_after_the_first_ones_came(page: Page) -> None:
+    for tick in range(24):
+        page.settled(0.25 * tick, 10 * max(0, tick - 16))
+    assert page.look(5.75).tokens_per_second == pytest.approx(40)
 
 
 def test_no_tokens_are_shown_soon_after_the_last_ones_came(page: Page) -> None:

@@ -28,6 +28,9 @@ MOST_LAUNCHED = 2**8
 MOST_A_SECOND = 1e12
 """Tokens that a view can tell of."""
 
+LUMPS = 4
+"""Steps whose tokens are counted, at least, unless they are very long."""
+
 _DEVICE = (SpanKind.FORWARD, SpanKind.SAMPLE)
 _BLOCKED = (SpanKind.WAIT, SpanKind.IDLE)
 _ON_DEVICE = (SpanKind.COPY_IN, *_DEVICE, SpanKind.COPY_OUT)
@@ -219,17 +222,20 @@ def _bytes(nanoseconds: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def _tokens_per_second(loads: deque[tuple[int, Load]], step_seconds: float) -> float:
-    """Return what is settled in a second, or in two steps if these take longer.
+    """Return what is settled in a second, or in four steps if these take longer; half of what is kept at most.
 
-    It comes in lumps, at the ends of steps: it is counted from one lump to another, so that it does not matter how many
-    of them a second happens to hold.
+    It comes in lumps, at the ends of steps. So it is counted from one lump to another: no matter how much of a step is
+    left over at either end of a second.
     """
-    if not loads:
+    period = round(min(max(1.0, LUMPS * step_seconds), SHOWN_SECONDS / 2) * SECOND)
+    told = [(when, load.settled_tokens) for when, load in loads]
+    lumps = [after for before, after in pairwise(told) if after[1] != before[1]]
+    if not lumps or lumps[-1][0] < told[-1][0] - period:
         return 0.0
-    since = loads[-1][0] - max(SECOND, round(2 * step_seconds * SECOND))
-    lately = [(when, load.settled_tokens) for when, load in loads if when >= since]
-    lumps = [after for before, after in pairwise(lately) if after[1] != before[1]]
-    if not lumps:
-        return 0.0
-    (clock, first), (newest, last) = (lumps[0], lumps[-1]) if len(lumps) > 1 else (lately[0], lately[-1])
-    return max(0.0, (last - first) / (newest - clock) * SECOND)
+    newest, last = lumps[-1]
+    # Where nothing came for long before that, there is no lump to begin at.
+    clock, first = next(
+        (each for each in reversed(lumps) if newest - 2 * period <= each[0] <= newest - period),
+        next((each for each in reversed(told) if each[0] <= newest - period), told[0]),
+    )
+    return max(0.0, (last - first) / (newest - clock) * SECOND) if newest > clock else 0.0
