@@ -76,6 +76,13 @@ def test_of_steps_one_behind_another_the_first_computes_from_the_end_of_the_last
     assert shown.step_seconds == pytest.approx(0.99)
 
 
+def test_a_step_that_waits_behind_another_does_not_compute_before_it(page: Page) -> None:
+    page.tell("worker", (LAUNCH, 0, 0, 1), (FORWARD, 0, 0.5, 1), (REPLY, 0.5, 0.5, 1), (IDLE, 0.5, 1, 0))
+    page.tell("worker", (LAUNCH, 1, 1, 2), (LAUNCH, 1.1, 1.1, 3), (WAIT, 1.1, 2.5, 0))
+    page.tell("worker", (FORWARD, 1.5, 2.5, 2), (REPLY, 2.5, 2.5, 2), (WAIT, 2.5, 3, 0))
+    assert busy_seconds(page.look(3.0)) == pytest.approx(2.0, abs=0.01)
+
+
 @pytest.mark.parametrize("end", [(FORWARD, 1.0, 1.5, 2), (REPLY, 1.5, 1.5, 2)], ids=["computed", "failed"])
 def test_what_ends_ends_all_that_was_launched_before_it(page: Page, end: Told) -> None:
     page.tell("worker", (IDLE, 0, 1, 0), (LAUNCH, 1, 1, 1), (LAUNCH, 1, 1, 2))
