@@ -469,8 +469,8 @@ def test_a_view_tells_the_length_of_the_last_seconds_steps_alone(system: System)
     for number in range(30):
         at = start + 100 * number * millisecond
         length = (80 if number < 20 else 10) * millisecond
-        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + length // 2)))
-        system.hear(b"worker", spans((SpanKind.SAMPLE, at + length // 2, at + length)))
+        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + length // 2), step=number + 1))
+        system.hear(b"worker", spans((SpanKind.SAMPLE, at + length // 2, at + length), step=number + 1))
     system.clock += 3 * SECOND + SECOND // 2
     assert view(system).step_seconds == pytest.approx(0.01)
 
