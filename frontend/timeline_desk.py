@@ -20,7 +20,10 @@ WATCH_NANOSECONDS = 200_000_000
 MOST_QUESTIONS = 64
 """Questions that wait for their answers: whoever asks more has lost count of them."""
 
-UNAVAILABLE = "the timeline's collector is not there"
+UNAVAILABLE = (
+    "the timeline's collector is not there; parts that are started by hand need one (python -m timeline collect "
+    "--bind ADDRESS), and each of them its address (--timeline ADDRESS)"
+)
 
 Question = StartTimeline | StopTimeline | AskTimeline
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from math import ceil
 
 import zmq
 
@@ -81,17 +82,19 @@ class WorkerProcess:
             self._tell_timeline(now)
 
     def _wait(self) -> None:
-        """Block until a message, a finished batch or a second has come."""
+        """Block until a message, a finished batch or a second has come, or what is recorded is to be told."""
         session = self._session
         in_flight = session is not None and len(session.pipeline) > 0
         began = nanoseconds()
+        patience = ceil(1000 * self._timeline.patience)
         if self._wakeup is not None:
-            if any(waited_for == self._wakeup for waited_for, _ in self._poller.poll(int(1000 * HEARTBEAT_SECONDS))):
+            if any(waited_for == self._wakeup for waited_for, _ in self._poller.poll(patience)):
                 self._engine.device.clear_wakeups()
         elif session is None or not in_flight:
-            self._poller.poll(int(1000 * HEARTBEAT_SECONDS))
+            self._poller.poll(patience)
         else:
-            while not self._poller.poll(0) and not session.pipeline.ready():
+            last = began + 1_000_000 * patience
+            while not self._poller.poll(0) and not session.pipeline.ready() and nanoseconds() < last:
                 time.sleep(EVENT_POLL_SECONDS)
         self._recorder.add(SpanKind.WAIT if in_flight else SpanKind.IDLE, began)
 

@@ -522,12 +522,16 @@ class View:
     """Collector to frontend: the last seconds, cut into bins of `bin` ns; the first one begins at `start`.
 
     Columns have one entry a bin, 0 to 255 for none to all of it: when a device computed, when a scheduler or a worker
-    worked, and when both the device and one of these did. The numbers are those of the last second: `busy` is the
-    device's share of it, `tokens_per_second` what was settled in it. The rest is as in Load, of all schedulers.
+    worked, and when both the device and one of these did. Shares of several `devices` are averaged. A step in flight
+    counts; only the first `known` bins are known of all devices, and the others may still change. The numbers are those
+    of the last second that is known: `busy` is the device's share of it, `tokens_per_second` what is settled in it, or
+    in as long as four steps take. The rest is as in Load, of all schedulers.
     """
 
     start: Nanoseconds
     bin: Nanoseconds
+    known: Count
+    devices: Count
     device: U1
     scheduler: U1
     worker: U1
@@ -543,6 +547,8 @@ class View:
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
         _same_length("bins", self.device, self.scheduler, self.worker, self.both)
+        if self.known > len(self.device):
+            raise ProtocolError(f"{self.known} of {len(self.device)} bins cannot be known")
 
 
 Message = (

@@ -49,6 +49,10 @@ class Chromium:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._tell("Emulation.setEmulatedMedia", features=[scheme])
 
+    def downloads(self, folder: Path) -> None:
+        """Save what is downloaded in `folder`, without asking."""
+        self._tell("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
     def open(self, url: str) -> None:
         """Go there."""
         self._driver.get(url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -13,16 +14,21 @@ from protocol.messages import StartTimeline, StopTimeline, TimelineState, View
 BIN_NS = 5_000_000
 BINS = 1200
 LATE_NS = 500_000_000
+RECORDED = bytes(range(256)) * 1000
+"""What stands in each of its files."""
 
 
 class FakeDesk:
-    """Has `view` when somebody watches. Without a `collector`, every question fails."""
+    """Has `view` when somebody watches. Without a `collector`, every question fails. Recordings go into `folder`."""
 
-    def __init__(self, *, collector: bool = True, moving: Callable[[int], View] | None = None) -> None:
+    def __init__(
+        self, *, collector: bool = True, moving: Callable[[int], View] | None = None, folder: Path | None = None
+    ) -> None:
         self.collector = collector
         self.asked: list[Question] = []
         self.watched = 0
         self.problem = ""
+        self._folder = folder
         self._moving = moving
         self._recording = False
         self._file = ""
@@ -48,6 +54,9 @@ class FakeDesk:
             else:
                 self._recording, self._started = True, time.monotonic()
                 self._file = question.file or "timeline-20261130-120000.json.gz"
+                if self._folder is not None:
+                    (self._folder / self._file).write_bytes(RECORDED)
+                    self._file = str(self._folder / self._file)
         elif isinstance(question, StopTimeline):
             refusal = "" if self._recording else "nothing is being recorded"
             self._recording = False
@@ -58,12 +67,14 @@ class FakeDesk:
         )
 
 
-def even_view(now: int, device: int, work: int, both: int, *, every: int = 1) -> View:
+def even_view(
+    now: int, device: int, work: int, both: int, *, every: int = 1, known: int = BINS, devices: int = 1
+) -> View:
     """Return a view with the same in all bins, but for the CPUs' `work` (0 to 255), which is in one of `every` bins."""
     worked = np.where(np.arange(BINS) % every == 0, work, 0).astype("<u1")
     alike = [np.full(BINS, share, "<u1") for share in (device, both)]
     start = now - LATE_NS - now % BIN_NS - BINS * BIN_NS
-    return View(start, BIN_NS, alike[0], worked, worked, alike[1], 0.0, 0.0, 0.0, 0, 0, 0, 12_288)
+    return View(start, BIN_NS, known, devices, alike[0], worked, worked, alike[1], 0.0, 0.0, 0.0, 0, 0, 0, 12_288)
 
 
 def busy_view(now: int) -> View:
@@ -78,4 +89,4 @@ def busy_view(now: int) -> View:
     worker = np.where(quiet, 0, np.where(gap, 255, 90 + 60 * np.sin(seconds * 0.7))).astype("<u1")
     both = np.minimum(device, np.maximum(scheduler, worker) + 60).astype("<u1")
     both[device == 0] = 0
-    return View(start, BIN_NS, device, scheduler, worker, both, 0.994, 0.0081, 3871.4, 32, 5, 8211, 12_288)
+    return View(start, BIN_NS, BINS, 1, device, scheduler, worker, both, 0.994, 0.0081, 3871.4, 32, 5, 8211, 12_288)

@@ -408,8 +408,9 @@ def test_a_view_shows_who_worked_when(system: System) -> None:
     start = system.clock
     for number in range(10):  # 100 ms of compute of each 200, planned in the last 10 of them or in the gap
         at = start + 200 * number * millisecond
-        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + 90 * millisecond)))
-        system.hear(b"worker", spans((SpanKind.SAMPLE, at + 90 * millisecond, at + 100 * millisecond)))
+        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + 90 * millisecond), step=number + 1))
+        sampled = at + 90 * millisecond, at + 100 * millisecond
+        system.hear(b"worker", spans((SpanKind.SAMPLE, *sampled), step=number + 1))
         plan = at + 90 * millisecond if number % 2 else at + 150 * millisecond
         system.hear(b"scheduler", spans((SpanKind.PLAN, plan, plan + 10 * millisecond)))
         system.hear(b"scheduler", spans((SpanKind.WAIT, plan + 10 * millisecond, plan + 190 * millisecond)))
@@ -468,8 +469,8 @@ def test_a_view_tells_the_length_of_the_last_seconds_steps_alone(system: System)
     for number in range(30):
         at = start + 100 * number * millisecond
         length = (80 if number < 20 else 10) * millisecond
-        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + length // 2)))
-        system.hear(b"worker", spans((SpanKind.SAMPLE, at + length // 2, at + length)))
+        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + length // 2), step=number + 1))
+        system.hear(b"worker", spans((SpanKind.SAMPLE, at + length // 2, at + length), step=number + 1))
     system.clock += 3 * SECOND + SECOND // 2
     assert view(system).step_seconds == pytest.approx(0.01)
 

@@ -62,7 +62,7 @@ async def test_who_has_gone_away_misses_the_answer_and_nobody_else_does() -> Non
 
 
 async def test_without_a_collector_nobody_waits() -> None:
-    with pytest.raises(TimelineUnavailableError, match="is not there"):
+    with pytest.raises(TimelineUnavailableError, match="is not there.*timeline collect --bind .*--timeline ADDRESS"):
         await TimelineDesk(StubLink(there=False)).ask(AskTimeline(1))
 
 

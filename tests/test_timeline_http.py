@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from frontend.config import ServeConfig
 from frontend.http.page_files import PAGE_PATHS
 from protocol.messages import AskTimeline, StartTimeline, StopTimeline
-from tests.fake_desk import FakeDesk, busy_view
+from tests.fake_desk import RECORDED, FakeDesk, busy_view
 from tests.http_driver import HttpDriver
 from tests.test_http import error_of
 from tests.word_tokenizer import EOS, word_text
@@ -82,7 +84,7 @@ async def test_no_other_path_below_the_page_is_served_or_open(serve: Serve, path
     error_of(await it.client.get(path, headers={"authorization": "Bearer secret"}), 404)
 
 
-@pytest.mark.parametrize("method_path", ["GET live", "GET status", "POST start", "POST stop"])
+@pytest.mark.parametrize("method_path", ["GET live", "GET status", "GET file", "POST start", "POST stop"])
 async def test_data_and_control_need_the_key(serve: Serve, method_path: str) -> None:
     desk = FakeDesk()
     it = serve(desk, config=ServeConfig(api_key="secret"))
@@ -106,6 +108,8 @@ async def test_the_last_seconds_arrive_as_the_desk_has_them(serve: Serve) -> Non
     assert got == {
         "start_ms": view.start / 1e6,
         "bin_ms": 5.0,
+        "known": 1200,
+        "devices": 1,
         "busy": 0.994,
         "step_ms": pytest.approx(8.1),
         "tokens_per_second": 3871.4,
@@ -242,17 +246,81 @@ async def test_a_page_of_another_site_controls_no_recording(serve: Serve, path: 
 
 
 @CONTROL
-@pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://test.elsewhere.example", "null"])
-async def test_a_browser_that_says_only_an_origin_is_judged_by_it(serve: Serve, path: str, origin: str) -> None:
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "http://192.168.0.7:8001", "http://192.168.0.7", "https://192.168.0.78000", "null"],
+)
+async def test_a_page_of_another_origin_controls_no_recording_where_browsers_do_not_name_its_site(
+    serve: Serve, path: str, origin: str
+) -> None:
     desk = FakeDesk()
     it = serve(desk)
-    error_of(await it.client.post(path, headers={"origin": origin}), 403)
+    error_of(await it.client.post(path, headers={"host": "192.168.0.7:8000", "origin": origin}), 403)
     assert desk.asked == []
-    host = it.client.base_url.netloc.decode()
-    assert (await it.client.post(path, headers={"origin": f"http://{host}"})).status_code != 403
 
 
-@pytest.mark.parametrize("method_path", ["GET status", "POST start", "POST stop"])
+@CONTROL
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://192.168.0.7:8000"},
+        {"origin": "http://big-machine:8000", "host": "Big-Machine:8000"},
+        {"origin": "https://llm.example", "sec-fetch-site": "same-origin"},
+        {"sec-fetch-site": "none"},
+    ],
+    ids=["no browser", "its own page", "by name", "behind a proxy", "by hand"],
+)
+async def test_the_servers_own_page_and_other_programs_control_recordings(
+    serve: Serve, path: str, headers: dict[str, str]
+) -> None:
+    desk = FakeDesk()
+    it = serve(desk)
+    if path.endswith("stop"):
+        await it.client.post("/timeline/start")
+    answer = await it.client.post(path, headers={"host": "192.168.0.7:8000"} | headers)
+    assert answer.status_code == 200, answer.text
+
+
+# ---------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a run.json.gz", "application/gzip"), ("größer.json", "application/json")])
+async def test_the_last_recording_can_be_fetched_when_it_has_ended(
+    serve: Serve, tmp_path: Path, name: str, kind: str
+) -> None:
+    it = serve(FakeDesk(folder=tmp_path))
+    error = error_of(await it.client.get("/timeline/file"), 404)
+    assert error["message"] == "nothing was recorded yet"
+    await it.client.post("/timeline/start", json={"file": name})
+    error = error_of(await it.client.get("/timeline/file"), 409)
+    assert error["message"] == f"{tmp_path / name} is still being recorded"
+    await it.client.post("/timeline/stop")
+    answer = await it.client.get("/timeline/file")
+    assert answer.status_code == 200
+    assert answer.content == RECORDED
+    assert answer.headers["content-type"] == kind
+    assert answer.headers["content-length"] == str(len(RECORDED))
+    assert answer.headers["content-disposition"].startswith("attachment; filename")
+    assert quote(name) in answer.headers["content-disposition"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("instead", ["nothing", "a folder", "a pipe"])
+async def test_a_recording_that_is_not_here_is_missed_in_words(serve: Serve, tmp_path: Path, instead: str) -> None:
+    it = serve(FakeDesk(folder=tmp_path))
+    await it.client.post("/timeline/start", json={"file": "a.json"})
+    await it.client.post("/timeline/stop")
+    (tmp_path / "a.json").unlink()
+    if instead == "a folder":
+        (tmp_path / "a.json").mkdir()
+    elif instead == "a pipe":
+        os.mkfifo(tmp_path / "a.json")
+    error = error_of(await it.client.get("/timeline/file"), 404)
+    assert error["message"].startswith(f"{tmp_path / 'a.json'} cannot be read here: it is gone, or the collector ")
+
+
+@pytest.mark.parametrize("method_path", ["GET status", "GET file", "POST start", "POST stop"])
 async def test_without_a_collector_there_is_one_clear_line(serve: Serve, method_path: str) -> None:
     it = serve(FakeDesk(collector=False))
     method, path = method_path.split()
@@ -262,7 +330,9 @@ async def test_without_a_collector_there_is_one_clear_line(serve: Serve, method_
     assert (await it.client.get("/timeline/live")).json() == {"view": None}
 
 
-@pytest.mark.parametrize("method_path", ["POST live", "POST status", "GET start", "GET stop", "POST page/main.js"])
+@pytest.mark.parametrize(
+    "method_path", ["POST live", "POST status", "POST file", "GET start", "GET stop", "POST page/main.js"]
+)
 async def test_a_wrong_method_is_said_to_be_one(serve: Serve, method_path: str) -> None:
     method, path = method_path.split()
     error_of(await serve(FakeDesk()).client.request(method, f"/timeline/{path}"), 405)

@@ -14,7 +14,7 @@ import zmq
 from protocol.codec import decode
 from protocol.errors import ProtocolError
 from protocol.messages import ClockAsk, ClockTold, Joined, Load, Message, Ping, Pong, Record, SpanKind, Spans, View
-from protocol.sockets import bind_router, receive_from_peer, send_to_peer
+from protocol.sockets import HEARTBEAT_SECONDS, bind_router, receive_from_peer, send_to_peer
 from timeline import link as link_module
 from timeline import recorder as recorder_module
 from timeline.link import WORTH_TELLING_NANOSECONDS, TimelineLink, this_host
@@ -172,6 +172,22 @@ def test_what_is_recorded_is_sent_when_it_is_time_and_before_it_is_lost(place: P
     assert isinstance(collector.hear(), Spans)
 
 
+def test_nobody_need_turn_sooner_than_something_is_to_be_told(place: Place) -> None:
+    assert place.link(alone=True).patience == HEARTBEAT_SECONDS
+    link, collector = place.joined()
+    assert link.patience == HEARTBEAT_SECONDS
+    for seconds in (0.25, 1000.0):
+        collector.say(Record(True, seconds))
+        turn_until(link, "record")
+        link.flush()
+        told = min(seconds, HEARTBEAT_SECONDS)
+        assert told - 0.1 < link.patience <= told
+    collector.say(Record(True, 0.01))
+    turn_until(link, "record")
+    time.sleep(0.02)
+    assert link.patience == 0.0
+
+
 def test_a_clock_is_told(place: Place) -> None:
     link, collector = place.joined()
     before = nanoseconds()
@@ -257,7 +273,7 @@ def test_garbage_changes_nothing_and_answers_to_others_are_passed_on(place: Plac
     assert link.socket.poll(5000)
     assert link.turn() == []
     bins = np.zeros(0, "u1")
-    view = View(0, 5, bins, bins, bins, bins, 0.0, 0.0, 0.0, 0, 0, 0, 0)
+    view = View(0, 5, 0, 1, bins, bins, bins, bins, 0.0, 0.0, 0.0, 0, 0, 0, 0)
     collector.say(view)
     assert link.socket.poll(5000)
     (passed,) = link.turn()

@@ -18,7 +18,7 @@ from frontend.config import ServeConfig
 from protocol.messages import Submit
 from tests import chromium
 from tests.chromium import Chromium
-from tests.fake_desk import FakeDesk, busy_view, even_view
+from tests.fake_desk import RECORDED, FakeDesk, busy_view, even_view
 from tests.page_server import PageServer
 from tests.word_tokenizer import EOS, word, word_text
 
@@ -39,7 +39,8 @@ PACE = 0.01
 STRIP = "return document.getElementById('strip').toDataURL()"
 STRIP_COLOUR = """
     const canvas = document.getElementById("strip");
-    const pixel = canvas.getContext("2d").getImageData(canvas.width / 2 + 2, canvas.height / 4, 1, 1).data;
+    const [left, top] = [canvas.width / 2 + 2, canvas.height * (arguments[0] ?? 0.25)];
+    const pixel = canvas.getContext("2d").getImageData(left, top, 1, 1).data;
     return "#" + [...pixel.slice(0, 3)].map((value) => value.toString(16).padStart(2, "0")).join("");
 """
 
@@ -111,8 +112,9 @@ def test_tokens_arrive_while_the_strip_moves(browser: Chromium, serve: Serve) ->
         ({"device": 0, "work": 255, "both": 0}, "idle"),
         ({"device": 0, "work": 0, "both": 0}, "nothing"),
         ({"device": 0, "work": 255, "both": 0, "every": 50}, "nothing"),
+        ({"device": 0, "work": 255, "both": 0, "known": 0}, "unknown"),
     ],
-    ids=["both at once", "device alone", "device idle", "all idle", "heartbeats"],
+    ids=["both at once", "device alone", "device idle", "all idle", "heartbeats", "not told yet"],
 )
 def test_the_strip_has_the_colour_of_what_was_done(
     browser: Chromium, serve: Serve, view: dict[str, int], colour: str
@@ -121,6 +123,21 @@ def test_the_strip_has_the_colour_of_what_was_done(
     browser.wait(lambda: browser.text("busy") == "0.0 %", "the figures never came")
     wanted = browser.run(f"return getComputedStyle(document.documentElement).getPropertyValue('--{colour}').trim()")
     browser.wait(lambda: browser.run(STRIP_COLOUR) == wanted, f"the strip is not {colour}")
+
+
+def test_of_two_devices_one_of_which_is_idle_half_the_strip_has_the_colour_of_either(
+    browser: Chromium, serve: Serve
+) -> None:
+    browser.open(serve(FakeDesk(moving=lambda now: even_view(now, 128, 255, 128, devices=2))).url)
+    browser.wait(lambda: browser.text("busy") == "0.0 %", "the figures never came")
+    for colour, height in (("idle", 0.1), ("idle", 0.23), ("both", 0.3), ("both", 0.5)):
+        wanted = browser.run(f"return getComputedStyle(document.documentElement).getPropertyValue('--{colour}').trim()")
+        assert near(browser.run(STRIP_COLOUR, height), wanted), f"no {colour} at {height}"
+
+
+def near(colour: str, wanted: str) -> bool:
+    """Whether they can't be told apart: 128 of 255 is not quite a half."""
+    return all(abs(int(colour[at : at + 2], 16) - int(wanted[at : at + 2], 16)) <= 2 for at in (1, 3, 5))
 
 
 def test_escape_stops_an_answer_and_the_server_hears_of_it(browser: Chromium, serve: Serve) -> None:
@@ -195,6 +212,52 @@ def test_a_recording_is_started_and_stopped_and_refusals_are_read_out(browser: C
     browser.wait(lambda: browser.text("record-state") == "no timeline collector answers", "its absence goes unnoticed")
     assert browser.find("record").get_attribute("aria-disabled") == "true"
     browser.wait(lambda: "collector has sent nothing" in browser.text("strip-note"), "the strip does not say so")
+
+
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_a_recording_is_downloaded_when_it_has_ended(
+    browser: Chromium, serve: Serve, tmp_path: Path, key: str | None
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    browser.downloads(here)
+    browser.open(serve(FakeDesk(moving=busy_view, folder=there), config=ServeConfig(api_key=key)).url)
+    if key is not None:
+        browser.wait(lambda: browser.focus == "key", "nobody asks for the key")
+        browser.press(key, Keys.ENTER)
+    browser.wait(lambda: browser.text("busy") == "99.4 %", "the figures never came")
+    assert not browser.find("download").is_displayed()
+    browser.find("file").click()
+    browser.press("größer.json.gz", Keys.ENTER)
+    browser.wait(lambda: browser.text("record") == "Stop recording", "it was not started")
+    assert not browser.find("download").is_displayed()
+    browser.find("record").click()
+    browser.wait(lambda: browser.find("download").is_displayed(), "there is nothing to download")
+    browser.complaints()
+    browser.find("download").click()
+    browser.wait(lambda: (here / "größer.json.gz").exists(), "the file never came")
+    assert (here / "größer.json.gz").read_bytes() == RECORDED
+    assert browser.complaints() == []
+    (there / "größer.json.gz").unlink()
+    browser.find("download").click()
+    browser.wait(
+        lambda: "it is gone, or the collector" in browser.text("record-problem"), "nobody says that it is gone"
+    )
+
+
+def test_a_collector_that_is_not_there_is_seldom_asked_for_until_it_is_heard_of(
+    browser: Chromium, serve: Serve
+) -> None:
+    desk = FakeDesk(moving=busy_view, collector=False)
+    browser.open(serve(desk).url)
+    browser.wait(lambda: browser.text("record-state") == "no timeline collector answers", "its absence goes unnoticed")
+    time.sleep(2.5)
+    assert len(desk.asked) == 1
+    assert len(browser.complaints()) == 1
+    desk.collector = True
+    browser.wait(
+        lambda: browser.find("record").get_attribute("aria-disabled") == "false", "nobody sees that it is back"
+    )
 
 
 def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(browser: Chromium, serve: Serve) -> None:

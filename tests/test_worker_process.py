@@ -20,12 +20,28 @@ from gpu_worker.engine import Engine
 from gpu_worker.process import WorkerProcess
 from protocol.codec import decode
 from protocol.identity import new_session
-from protocol.messages import Close, Failed, Joined, Message, Open, Opened, Ping, Plan, Pong, Refused, Result
+from protocol.messages import (
+    Close,
+    Failed,
+    Joined,
+    Message,
+    Open,
+    Opened,
+    Ping,
+    Plan,
+    Pong,
+    Record,
+    Refused,
+    Result,
+    SpanKind,
+    Spans,
+)
 from protocol.sockets import bind_router, connect_dealer, send
 from scheduler_proc.core import Scheduler
 from tests.core_loop import CLIENT, submit
 from tests.real_loop import alone, poisoned_engine
 from tests.stub_stop import Stop
+from tests.test_timeline_link import StubCollector
 from tests.tiny_models import save, tiny_model
 from timeline.link import TimelineLink
 
@@ -85,7 +101,7 @@ def address(engine: Engine, tokens: list[int], tmp_path: Path) -> Iterator[str]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = bind_router(context, address)
     stop = Stop()
-    timeline = TimelineLink(context, None, Joined("worker", "worker", 1, "here"))
+    timeline = TimelineLink(context, f"ipc://{tmp_path / 'collector'}", Joined("worker", "worker", 1, "here"))
     worker = WorkerProcess(engine, router, stop, timeline)  # type: ignore[arg-type]
     errors: list[BaseException] = []
 
@@ -101,6 +117,7 @@ def address(engine: Engine, tokens: list[int], tmp_path: Path) -> Iterator[str]:
     stop.set()
     thread.join(20.0)
     router.close()
+    timeline.close()
     context.term()
     stop.close()
     assert not thread.is_alive()
@@ -303,6 +320,41 @@ def _until_opened(peer: Peer) -> None:
 
 def _wait(gate: threading.Event) -> None:
     gate.wait(20.0)
+
+
+@pytest.fixture(params=["woken", "asking"])
+def device_that(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the worker hears of the device: one that can't wake it has to be asked."""
+    if request.param == "asking":
+        monkeypatch.setattr(CPUDevice, "fileno", lambda self: None)
+
+
+def test_a_step_that_takes_long_is_told_of_while_it_computes(
+    device_that: None, engine: Engine, connect: Connect, tmp_path: Path
+) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    collector = StubCollector(context, f"ipc://{tmp_path / 'collector'}")
+    assert isinstance(collector.hear(), Ping)
+    collector.say(Pong(1, 0))
+    assert isinstance(collector.hear(), Joined)
+    collector.say(Record(True, 0.05))
+    peer = connect()
+    opened = peer.open()
+    gate = threading.Event()
+    engine.device.compute.run(lambda: _wait(gate))
+    peer.say(first_plan(opened))
+    told: list[int] = []
+    last = time.monotonic() + 0.6  # without a timeline, the worker would turn after a second
+    while (left := last - time.monotonic()) > 0 and told.count(SpanKind.WAIT) < 4:
+        if collector.router.poll(int(1000 * left)) and isinstance(spans := collector.hear(), Spans):
+            told += spans.kind.tolist()
+    gate.set()
+    assert isinstance(peer.hear(), Result)
+    collector.router.close()
+    context.term()
+    assert SpanKind.LAUNCH in told
+    assert told.count(SpanKind.WAIT) >= 4, "nothing was told of the waiting"
+    assert SpanKind.FORWARD not in told
 
 
 @pytest.mark.processes

@@ -81,6 +81,13 @@ class TimelineLink:
             self.turn()
             self.socket.poll(GREETING_POLL_MILLISECONDS)
 
+    @property
+    def patience(self) -> float:
+        """How many seconds the next `turn` can wait if nothing else happens."""
+        if self.socket is None or not self.recorder.on:
+            return HEARTBEAT_SECONDS
+        return max(0.0, min(HEARTBEAT_SECONDS, (self._flushed + self._flush_every - nanoseconds()) / 1e9))
+
     def turn(self) -> list[TimelineState | View]:
         """Hear the collector, and send what is due; return what it said to somebody else in this process."""
         if self.socket is None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import stat
 from base64 import b64encode
+from pathlib import Path
 from typing import Any, Protocol
 
 from fastapi import FastAPI
 from numpy.typing import NDArray
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 
 from frontend.http.body import object_of, read_body
 from frontend.http.errors import ApiError, unavailable
@@ -21,7 +25,7 @@ from timeline.config import wrong_name
 NUMBERED_BY_THE_DESK = 0
 
 _OWN_PAGES = ("none", "same-origin")
-"""What a browser says of who asks (Sec-Fetch-Site): the user, or a page of this server. Other programs say nothing."""
+"""What a browser says of who asks (Sec-Fetch-Site): the user, or a page of this server."""
 
 _FRESH = {"cache-control": "no-store"}
 
@@ -69,14 +73,33 @@ class TimelineApi:
         """Say whether anything is recorded, or what was recorded last."""
         return await self._ask(AskTimeline(NUMBERED_BY_THE_DESK))
 
+    async def file(self) -> Response:
+        """Return the last recording that has ended, a piece at a time; no other file can be asked for."""
+        state = await self._state(AskTimeline(NUMBERED_BY_THE_DESK))
+        if state.recording:
+            raise _conflict(f"{state.file} is still being recorded")
+        if not state.file:
+            raise ApiError(404, "nothing was recorded yet", code="no_recording")
+        path = Path(state.file)
+        found = await asyncio.to_thread(_look_at, path)
+        if found is None:
+            where = "it is gone, or the collector writes its files on another machine or in another folder"
+            raise ApiError(404, f"{path} cannot be read here: {where}", code="no_recording")
+        kind = "application/gzip" if path.suffix == ".gz" else "application/json"
+        headers = _FRESH | {"x-content-type-options": "nosniff"}
+        return FileResponse(path, media_type=kind, filename=path.name, stat_result=found, headers=headers)
+
     async def _ask(self, question: Question) -> Response:
+        return JSONResponse(_state(await self._state(question)), headers=_FRESH)
+
+    async def _state(self, question: Question) -> TimelineState:
         try:
             state = await self._desk.ask(question)
         except TimelineUnavailableError as error:
             raise unavailable(str(error)) from None
         if state.refusal:
-            raise ApiError(409, state.refusal, code="timeline_conflict")
-        return JSONResponse(_state(state), headers=_FRESH)
+            raise _conflict(state.refusal)
+        return state
 
 
 def add_timeline(app: FastAPI, desk: Desk, most_mib: float) -> None:
@@ -90,17 +113,33 @@ def add_timeline(app: FastAPI, desk: Desk, most_mib: float) -> None:
         app.get(path, response_model=None, include_in_schema=path == PAGE_PATH)(page)
     app.get("/timeline/live", response_model=None)(api.live)
     app.get("/timeline/status", response_model=None)(api.status)
+    app.get("/timeline/file", response_model=None)(api.file)
     app.post("/timeline/start", response_model=None)(api.start)
     app.post("/timeline/stop", response_model=None)(api.stop)
 
 
 def _check_own_page(request: Request) -> None:
-    """Raise `ApiError` if another site's page asks: any page may send a POST without a body to any server."""
+    """Raise `ApiError` if another site's page asks: any page may send a POST without a body to any server.
+
+    Browsers name the asker's site only to servers with TLS or on this machine, but to all of them the page's origin.
+    Other programs say neither.
+    """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is None and origin is not None:  # a browser says the former to https and localhost only
-        site = "same-origin" if origin.partition("://")[2] == request.headers.get("host") else "cross-site"
-    if (site or "none") not in _OWN_PAGES:
+    if site is not None:
+        own = site in _OWN_PAGES
+    else:
+        own = origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
+    if not own:
         raise ApiError(403, "pages of other sites may not control recordings")
+
+
+def _look_at(path: Path) -> os.stat_result | None:
+    """Return what is known of a file; None if it can't be read."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) and os.access(path, os.R_OK) else None
 
 
 def _has_body(request: Request) -> bool:
@@ -124,6 +163,10 @@ def _file(body: bytes) -> str:
     return file
 
 
+def _conflict(text: str) -> ApiError:
+    return ApiError(409, text, code="timeline_conflict")
+
+
 def _bad_file(text: str) -> ApiError:
     return ApiError(400, f"file: {text}", param="file")
 
@@ -144,6 +187,8 @@ def _view(view: View) -> dict[str, Any]:
     return {
         "start_ms": view.start / 1e6,
         "bin_ms": view.bin / 1e6,
+        "known": view.known,
+        "devices": view.devices,
         "device": _packed(view.device),
         "scheduler": _packed(view.scheduler),
         "worker": _packed(view.worker),

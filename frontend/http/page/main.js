@@ -21,8 +21,12 @@ async function live() {
   const { view } = await json("timeline/live");
   element("key-form").hidden = true;
   strip.show(view);
-  if (view) showFigures(view);
-  else clearFigures();
+  if (view) {
+    showFigures(view);
+    recording.found();
+  } else {
+    clearFigures();
+  }
   note(view ? "" : "No timeline yet: its collector has sent nothing.");
   const seconds = strip.seconds.toFixed(0);
   element("span-seconds").textContent = view ? `${seconds} seconds` : "seconds";

@@ -1,7 +1,9 @@
 // The record button, the file's name, and what has become of it.
 
 import { duration, number, quantity, size } from "./figures.js";
-import { json, Refusal } from "./server.js";
+import { Gone, json, Refusal, request } from "./server.js";
+
+const SELDOM_MS = 15000; // between questions for a collector that is not there
 
 const element = (id) => document.getElementById(id);
 
@@ -10,6 +12,9 @@ export class Recording {
     this.on = false;
     this.missing = false; // nobody is there to record
     this.asking = false;
+    this.file = "";
+    this.rest = 0; // until then nobody is asked
+    element("download").addEventListener("click", () => this.download());
     element("record-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.toggle();
@@ -35,13 +40,40 @@ export class Recording {
     }
   }
 
-  // Ask how it is. Raises Gone if the server is.
+  // Save the last recording where the browser saves things. The key can't go along with a mere link.
+  async download() {
+    const link = document.createElement("a");
+    element("download").setAttribute("aria-disabled", "true");
+    problem("");
+    try {
+      const answer = await request("timeline/file");
+      link.href = URL.createObjectURL(await answer.blob());
+      link.download = this.file.split(/[\\/]/).pop();
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+    } catch (error) {
+      const told = error instanceof Refusal || error instanceof Gone;
+      problem(told ? error.message : "The connection broke before the file's end.");
+    } finally {
+      element("download").removeAttribute("aria-disabled");
+    }
+  }
+
+  // The collector is there: it has just been heard of.
+  found() {
+    this.rest = 0;
+  }
+
+  // Ask how it is, but seldom if nobody can know. Raises Gone if the server is.
   async look() {
+    if (performance.now() < this.rest) return;
     try {
       this.show(await json("timeline/status"));
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       this.missing = true;
+      if (error.status === 503) this.rest = performance.now() + SELDOM_MS;
+      element("download").hidden = true;
       element("record-state").textContent = error.status === 401 ? "" : error.message;
     }
     this.enable();
@@ -55,6 +87,8 @@ export class Recording {
   show(state) {
     this.on = state.recording;
     this.missing = false;
+    this.file = state.file ?? "";
+    element("download").hidden = state.recording || !this.file;
     element("record").dataset.recording = String(state.recording);
     element("record-text").textContent = state.recording ? "Stop recording" : "Record";
     element("file").disabled = state.recording;

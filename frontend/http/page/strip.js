@@ -57,10 +57,11 @@ export class Strip {
 
   restyle() {
     const style = getComputedStyle(document.documentElement);
-    const names = ["both", "device", "idle", "nothing", "scheduler", "worker", "compute"];
+    const names = ["both", "device", "idle", "nothing", "unknown", "scheduler", "worker", "compute"];
     this.colours = Object.fromEntries(names.map((name) => [name, rgb(style.getPropertyValue(`--${name}`).trim())]));
     this.tick = style.getPropertyValue("--tick").trim();
-    this.empty = style.getPropertyValue("--nothing").trim();
+    this.nothing = style.getPropertyValue("--nothing").trim();
+    this.unknown = style.getPropertyValue("--unknown").trim();
     this.paint();
     this.draw(performance.now());
   }
@@ -72,27 +73,35 @@ export class Strip {
     this.draw(performance.now());
   }
 
-  // Colour the bins, one pixel each: a row for the band and one for each lane, which `draw` stretches.
+  // Colour the bins, one pixel each: rows that `draw` stretches, one for each lane and several for the band: shares of
+  // several devices are not mixed, but fill as many rows from below.
   paint() {
     if (!this.view) return;
-    const { bin_ms, count, device, scheduler, worker, both } = this.view;
+    const { bin_ms, count, known, devices, device, scheduler, worker, both } = this.view;
     const colours = this.colours;
-    const pause = pauses(device, (at) => Math.max(scheduler[at], worker[at]) / 255, PAUSE_MS / bin_ms);
-    this.rows = [
+    const pause = pauses(device.subarray(0, known), (at) => Math.max(scheduler[at], worker[at]) / 255, PAUSE_MS / bin_ms);
+    const rows = Math.max(1, devices);
+    const share = (column, at, below) => Math.min(1, Math.max(0, (rows * column[at]) / 255 - below));
+    const band = Array.from({ length: rows }, (_, fromTop) =>
       row(count, (at) => {
+        if (at >= known) return colours.unknown;
         if (pause[at]) return colours.nothing;
-        const together = Math.min(both[at], device[at]) / 255;
-        const alone = device[at] / 255 - together;
-        const idle = 1 - device[at] / 255;
+        const below = rows - 1 - fromTop;
+        const busy = share(device, at, below);
+        const together = Math.min(share(both, at, below), busy);
+        const alone = busy - together;
+        const idle = 1 - busy;
         return colours.both.map((_, i) => together * colours.both[i] + alone * colours.device[i] + idle * colours.idle[i]);
       }),
-      ...[[scheduler, "scheduler"], [worker, "worker"], [device, "compute"]].map(([column, name]) =>
-        row(count, (at) => {
-          const share = column[at] / 255;
-          return colours.nothing.map((empty, i) => empty + share * (colours[name][i] - empty));
-        }),
-      ),
-    ];
+    );
+    const lanes = [[scheduler, "scheduler"], [worker, "worker"], [device, "compute"]].map(([column, name]) => [
+      row(count, (at) => {
+        if (at >= known) return colours.unknown;
+        const part = column[at] / 255;
+        return colours.nothing.map((empty, i) => empty + part * (colours[name][i] - empty));
+      }),
+    ]);
+    this.lanes = [band, ...lanes];
   }
 
   draw(now) {
@@ -107,9 +116,13 @@ export class Strip {
       pen.beginPath();
       pen.roundRect(0, top, width, tall, (lane ? 3 : 5) * scale);
       pen.clip();
-      pen.fillStyle = this.empty;
+      pen.fillStyle = this.view ? this.unknown : this.nothing; // seen beyond the bins, if the next view is late
       pen.fillRect(0, top, width, tall);
-      if (this.view) this.drawBins(this.rows[lane], now, width, top, tall);
+      if (this.view) {
+        const rows = this.lanes[lane];
+        const edge = (at) => top + Math.round((at * tall) / rows.length);
+        rows.forEach((bins, at) => this.drawBins(bins, now, width, edge(at), edge(at + 1) - edge(at)));
+      }
       pen.restore();
       top += tall + Math.round(LANE_GAP * scale);
     }
