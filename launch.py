@@ -12,23 +12,23 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from checkpoint import CheckpointError, describe, locate, served_name
-from checkpoint.sampling import SamplingDefaults, overridden
+from checkpoint import CheckpointError
 from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from frontend.text_error import TextError
-from gpu_worker.config import EngineConfig, WorkerConfig, served_length
-from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, check_free, listen, url_host
+from gpu_worker.config import EngineConfig, WorkerConfig
+from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, url_host
 from protocol.errors import ProtocolError
-from protocol.options import option, parse_options, to_arguments
+from protocol.options import parse_options, to_arguments
 from protocol.stop_signal import StopSignal
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
 from stepahead.answer_thread import AnswerThread
 from stepahead.family import Family, StartError
+from stepahead.launch_config import LaunchConfig
+from stepahead.preflight import check_addresses, check_text, directory_for_sockets, find_model
 from stepahead.progress import Progress
 from timeline.config import CollectorConfig, TimelineConfig
 from timeline.errors import TraceError
@@ -41,45 +41,6 @@ ANSWER_SECONDS = 2.0
 
 MAX_TOKENS = 512
 """Of an answer to a prompt on our own command line: somebody reads along, and a small model may never end."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchConfig:
-    """What to start, and where clients find it."""
-
-    zmq: str = option("address for ZeroMQ clients; --prompt needs none", DEFAULT_ADDRESS, "ADDRESS")
-    prompt: str | None = option("answer this, streaming to standard output, and exit", None, "TEXT")
-    first_prompt: str | None = option("answer this, streaming to standard output, then serve", None, "TEXT")
-    max_tokens: int | None = option(
-        "at most so many tokens of an answer to --prompt or --first-prompt (default: 512)", None, "N"
-    )
-    workers: int = option("GPU workers, each with a replica of the model", 1, "N")
-    schedulers: int = option("schedulers, which share the workers out among them", 1, "N")
-    start_timeout: float = option("seconds until everything must be ready", 600.0, "SECONDS")
-    run_dir: str | None = option("where to make the directory for sockets (default: the system's)", None, "PATH")
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for what can't be meant."""
-        if not 1 <= self.schedulers <= self.workers:
-            raise ValueError(
-                f"--workers {self.workers} and --schedulers {self.schedulers}: each scheduler needs a worker"
-            )
-        if not 0 < self.start_timeout < inf:
-            raise ValueError(f"--start-timeout must be more than 0 and finite, got {self.start_timeout}")
-        if "" in (self.prompt, self.first_prompt):
-            raise ValueError("the prompt is empty")
-        if self.prompt is not None and self.first_prompt is not None:
-            raise ValueError("give --prompt or --first-prompt, not both")
-        if self.max_tokens is not None:
-            if self.max_tokens < 1:
-                raise ValueError(f"--max-tokens must be at least 1, got {self.max_tokens}")
-            if self.prompt is None and self.first_prompt is None:
-                raise ValueError("--max-tokens is for --prompt and --first-prompt; clients say it with each request")
-
-    @property
-    def needs_no_address(self) -> bool:
-        """Whether nobody but this process will ask: then a server that runs already is in nobody's way."""
-        return self.prompt is not None and self.zmq == DEFAULT_ADDRESS
 
 
 def start_all(
@@ -112,63 +73,6 @@ def start_all(
     family.start("frontend", "frontend", to_arguments(frontend, text, serve))
     # Last to start, last to end: what all others have recorded up to their ends, it writes.
     family.start("timeline", "timeline collect", to_arguments(CollectorConfig(bind=spans), timeline), vital=False)
-
-
-def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
-    """Return what to tell the parts of the model once it is here, fetched from the hub if need be: where it lies.
-
-    Raises `CheckpointError`.
-    """
-    path = locate(
-        engine.model,
-        need_weights=engine.load_format != "dummy",
-        need_tokenizer=True,
-        revision=engine.revision,
-        tell=lambda text: tell("model", text),
-    )
-    if engine.max_model_len is not None:  # a worker would say so, too, seconds later
-        served_length(engine.max_model_len, describe(path))
-    if engine.model is None:
-        return engine
-    name = engine.served_model_name or served_name(engine.model, path)
-    return replace(engine, model=str(path), revision=None, served_model_name=name)
-
-
-def check_addresses(launch: LaunchConfig, serve: ServeConfig) -> None:
-    """Raise `ProtocolError` if clients can't be served where they are to be."""
-    with ExitStack() as held:
-        if serve.http:
-            try:
-                held.enter_context(listen(serve.host, serve.port))  # for both: they may be given the same port
-            except ProtocolError as error:
-                raise ProtocolError(f"{error} (elsewhere: --host HOST, --port PORT; no HTTP: --no-http)") from None
-        if not launch.needs_no_address:
-            try:
-                check_free(launch.zmq)
-            except ProtocolError as error:
-                raise ProtocolError(f"{error} (elsewhere: --zmq ADDRESS)") from None
-
-
-def check_text(text: TextConfig) -> None:
-    """Raise `CheckpointError` or `TextError` for what a frontend would refuse to do about text."""
-    if text.override_generation_config is not None:
-        overridden(SamplingDefaults(), text.override_generation_config)
-    if text.chat_template is not None:
-        from checkpoint.tokenizer import read_chat_template  # a third of a second that few starts need
-        from frontend.chat import ChatTemplate
-
-        try:
-            ChatTemplate(read_chat_template(text.chat_template))
-        except TextError as error:
-            raise TextError(f"--chat-template: {text.chat_template}: {error}") from None
-
-
-def directory_for_sockets(launch: LaunchConfig) -> PrivateDirectory:
-    """Return a new directory for the sockets between the parts; raises `ProtocolError`."""
-    try:
-        return PrivateDirectory(launch.run_dir)
-    except ProtocolError as error:
-        raise ProtocolError(f"{error} (elsewhere: --run-dir PATH)") from None
 
 
 def _name(what: str, number: int, total: int) -> str:

@@ -17,6 +17,9 @@ ANSWER_SECONDS = 5.0
 WATCH_NANOSECONDS = 200_000_000
 """How often the collector is told that somebody looks."""
 
+MOST_QUESTIONS = 64
+"""Questions that wait for their answers: whoever asks more has lost count of them."""
+
 UNAVAILABLE = "the timeline's collector is not there"
 
 Question = StartTimeline | StopTimeline | AskTimeline
@@ -49,6 +52,8 @@ class TimelineDesk:
 
     async def ask(self, question: Question) -> TimelineState:
         """Return what the collector answers. Raises `TimelineUnavailableError` if it does not."""
+        if len(self._asked) >= MOST_QUESTIONS:
+            raise TimelineUnavailableError(f"{MOST_QUESTIONS} questions to the timeline's collector wait already")
         number = next(self._numbers)
         if not self._link.say(replace(question, request=number)):
             raise TimelineUnavailableError(UNAVAILABLE)

@@ -15,6 +15,10 @@ PATIENCE_NANOSECONDS = 200_000
 """How long one comparison may take: nothing here waits for a GPU that is stuck."""
 
 
+FORGOTTEN_NANOSECONDS = 5_000_000_000
+"""Anchors are taken each second while anything is dated. By one that is older nothing was, so its drift is no error."""
+
+
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """An event, and the moment by the host's clock that it was at, in ns; it is off by at most `error`."""
@@ -34,19 +38,22 @@ class CUDAClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Make the stream; `set` before the first event is dated."""
+        """Make the stream; nothing is dated before the first `set`."""
         self._stream = torch.cuda.Stream(device)
         self._anchor: Anchor | None = None
         self._drift = 0
 
     def set(self) -> None:
-        """Take a new anchor."""
+        """Take a new anchor; where the GPU answers too slowly, the last one stays."""
         anchors = [anchor for anchor in (self._compare() for _ in range(TRIES)) if anchor is not None]
         if not anchors:
             return
         best = min(anchors, key=lambda anchor: anchor.error)
-        if self._anchor is not None:
-            self._drift = abs(self._moment(best.event, self._anchor) - best.moment)
+        last = self._anchor
+        if last is None or best.moment - last.moment > FORGOTTEN_NANOSECONDS:
+            self._drift = 0
+        else:
+            self._drift = abs(self._moment(best.event, last) - best.moment)
         self._anchor = best
 
     @property
@@ -54,12 +61,9 @@ class CUDAClock:
         """By how many ns a date may be off, at most."""
         return 0 if self._anchor is None else self._anchor.error + self._drift
 
-    def when(self, event: torch.cuda.Event) -> int:
-        """Return the moment of a timed event that is done, in ns of the host's clock."""
-        if self._anchor is None:
-            self.set()
-        assert self._anchor is not None, "the GPU answers nothing"
-        return self._moment(event, self._anchor)
+    def when(self, event: torch.cuda.Event) -> int | None:
+        """Return the moment of a timed event that is done, in ns of the host's clock; None if there is no anchor."""
+        return None if self._anchor is None else self._moment(event, self._anchor)
 
     def _compare(self) -> Anchor | None:
         event = torch.cuda.Event(enable_timing=True)

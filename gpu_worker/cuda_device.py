@@ -31,8 +31,8 @@ class CUDAEvent:
         assert isinstance(earlier, CUDAEvent)
         return float(earlier.event.elapsed_time(self.event)) / 1e3
 
-    def when(self) -> int:
-        """Return its moment by the host's clock."""
+    def when(self) -> int | None:
+        """Return its moment by the host's clock; None before the clocks were compared."""
         return self._clock.when(self.event)
 
 

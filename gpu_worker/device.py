@@ -28,8 +28,11 @@ class Event(Protocol):
     def seconds_since(self, earlier: Event) -> float:
         """Return the time between two events of one device that are done and were recorded `timed`."""
 
-    def when(self) -> int:
-        """Return the moment of a timed event that is done, in ns of the timeline's clock (see `Device.clock_error`)."""
+    def when(self) -> int | None:
+        """Return the moment of a timed event that is done, in ns of the timeline's clock (see `Device.clock_error`).
+
+        None if the device's clock could not be compared with it.
+        """
 
 
 class Stream(Protocol):

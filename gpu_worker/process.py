@@ -145,11 +145,11 @@ class WorkerProcess:
 
     def _tell_timeline(self, now: float) -> None:
         """Speak with the timeline's collector; while it records, compare the clocks of device and host now and then."""
-        if self._recorder.on and now >= self._set_clock_at:
+        self._timeline.turn()
+        if self._recorder.on and now >= self._set_clock_at:  # before anything is dated, when it has just begun
             self._set_clock_at = now + CLOCK_SECONDS
             self._engine.device.set_clock()
             self._timeline.clock_error = self._engine.device.clock_error
-        self._timeline.turn()
 
     def _hand_over(self, now: float) -> None:
         """End a silent scheduler's session; begin the next one as soon as the last one's batches are done."""

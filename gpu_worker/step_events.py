@@ -42,7 +42,10 @@ class DeviceSpans:
         self._span(SpanKind.COPY_OUT, SpanKind.COPY_OUT, events.copy_out, finished, events.about)
 
     def _span(self, kind: SpanKind, lane: SpanKind, start: Event | None, end: Event | None, about: About) -> None:
-        if start is not None and end is not None:
-            begins = max(start.when(), self._ends[lane])
-            ends = self._ends[lane] = max(begins, end.when())
-            self._recorder.add(kind, begins, ends, about)
+        if start is None or end is None:
+            return
+        began, ended = start.when(), end.when()
+        if began is not None and ended is not None:
+            began = max(began, self._ends[lane])
+            ended = self._ends[lane] = max(began, ended)
+            self._recorder.add(kind, began, ended, about)

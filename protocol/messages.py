@@ -383,7 +383,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Process to collector: this is me. Said every second, so that a collector that was restarted knows us again.
+    """Process to collector: this is me. Said to one that is new to us, or to whom we are: its Pong has the session 1.
 
     Processes with the same `host` share a monotonic clock. `role` is worker, scheduler or frontend; `name` tells those
     of one role apart, and `device` is what a worker computes on.

@@ -149,11 +149,14 @@ class SchedulerProcess:
         link, recorder = self._links[number], self._recorder
         began = nanoseconds()
         while link.opened is not None and (plan := self._fleet.plan(number, now)) is not None:
-            about = recorder.about(plan)
-            began = recorder.add(SpanKind.PLAN, began, about=about)
+            planned = nanoseconds()
             if not link.send(plan, now):
                 self._lose_worker(number, "it takes no more messages", now)
-            began = recorder.add(SpanKind.SEND, began, about=about)
+            sent = nanoseconds()
+            about = recorder.about(plan)  # with the plan on its way there is time
+            recorder.add(SpanKind.PLAN, began, planned, about)
+            recorder.add(SpanKind.SEND, planned, sent, about)
+            began = nanoseconds()
 
     def _worker_opened(self, number: int, opened: Opened, now: float) -> None:
         link, served = self._links[number], self._fleet.opened

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,77 +16,22 @@ from protocol.messages import (
     ClockTold,
     Joined,
     Load,
-    Message,
     Ping,
     Pong,
     Record,
     SpanKind,
-    Spans,
     StartTimeline,
     StopTimeline,
     TimelineState,
     View,
     Watch,
 )
-from timeline.collector import CLOSING_SECONDS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS, Collector
-from timeline.member import Member
+from tests.collector_system import CLIENT, ELSEWHERE, HERE, SECOND, System, load, spans
+from timeline import last_seconds
+from timeline.collector import CLOSING_SECONDS, SHOW_SECONDS, TELL_SECONDS, WATCH_SECONDS
+from timeline.member import ASK_NANOSECONDS, BEST_ANSWERS_COUNT_FOR, STRANGER, Member
 
-HERE, ELSEWHERE = "this host", "another host"
-SECOND = 1_000_000_000
-CLIENT = b"client"
 ON, SHOWN, OFF = Record(True, TELL_SECONDS), Record(True, SHOW_SECONDS), Record(False, TELL_SECONDS)
-
-
-def spans(*intervals: tuple[SpanKind, int, int], step: int = 1, lost: int = 0, error: int = 0) -> Spans:
-    kind, start, end = (list(column) for column in zip(*intervals, strict=True))
-    numbers = np.full(len(kind), step, "<u4")
-    return Spans(
-        np.array(kind, "u1"), np.array(start, "<u8"), np.array(end, "<u8"), numbers.astype("<u8"), numbers * 7, numbers,
-        numbers, numbers * 0, numbers * 0, lost, error,
-    )  # fmt: skip
-
-
-def load(time: int) -> Load:
-    return Load(time, running=3, waiting=2, blocks_used=10, blocks=16, settled_tokens=100)
-
-
-class System:
-    """A collector with time, and what it has said to each peer."""
-
-    def __init__(self, directory: Path, most_bytes: int = 2**20) -> None:
-        self.directory = directory
-        self.collector = Collector(HERE, directory, most_bytes)
-        self.clock = 100 * SECOND
-        self.said: dict[bytes, list[Message]] = {}
-
-    def hear(self, peer: bytes, message: Message) -> list[Message]:
-        """Return what the peer is told, then or because of it."""
-        return self._keep(self.collector.hear(peer, message, self.clock)).get(peer, [])
-
-    def wait(self, seconds: float) -> dict[bytes, list[Message]]:
-        self.clock += int(seconds * SECOND)
-        return self._keep(self.collector.beat(self.clock))
-
-    def _keep(self, said: list[tuple[bytes, Message]]) -> dict[bytes, list[Message]]:
-        self.said = {peer: [message for to, message in said if to == peer] for peer, _ in said}
-        return self.said
-
-    def join(self, name: str, role: str = "scheduler", host: str = HERE, device: str = "") -> list[Message]:
-        return self.hear(name.encode(), Joined(name, role, 1, host, device))
-
-    def ask(self, message: Message) -> TimelineState:
-        (state,) = [said for said in self.hear(CLIENT, message) if isinstance(said, TimelineState)]
-        return state
-
-    def events(self, file: str = "a.json") -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = json.loads((self.directory / file).read_text())["traceEvents"]
-        return events
-
-    def stop(self) -> TimelineState:
-        """Stop the recording; no member has more to send."""
-        told = self.hear(CLIENT, StopTimeline(9)) or self.wait(CLOSING_SECONDS)[CLIENT]
-        (state,) = [said for said in told if isinstance(said, TimelineState)]
-        return state
 
 
 @pytest.fixture
@@ -107,12 +50,19 @@ def test_a_process_records_while_there_is_a_recording(system: System) -> None:
     assert system.said[b"early"] == system.said[b"late"] == [OFF]
 
 
-def test_a_ping_is_answered_with_the_collectors_life(system: System) -> None:
+def test_a_ping_is_answered_with_the_collectors_life_once_the_collector_knows_who_asks(system: System) -> None:
+    assert system.hear(b"x", Ping()) == [Pong(STRANGER, 0)]
+    system.join("x")
     (first,) = system.hear(b"x", Ping())
-    (other,) = System(system.directory).hear(b"x", Ping())
     assert isinstance(first, Pong)
+    assert first.session != STRANGER
     assert system.hear(b"x", Ping()) == [first]
-    assert other != first
+
+
+def test_who_was_forgotten_hears_it_from_its_next_ping(system: System) -> None:
+    system.join("x")
+    system.wait(11)
+    assert system.hear(b"x", Ping()) == [Pong(STRANGER, 0)]
 
 
 def test_the_file_has_what_was_done_since_the_start(system: System) -> None:
@@ -153,6 +103,15 @@ def test_the_file_has_what_was_done_since_the_start(system: System) -> None:
     assert [e["args"]["spans"] for e in events if e["name"] == "stepahead_lost"] == [4]
 
 
+def test_a_load_of_before_the_start_and_an_arrow_of_no_step_are_left_out(system: System) -> None:
+    system.join("scheduler")
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(b"scheduler", load(system.clock - 1))
+    system.hear(b"scheduler", spans((SpanKind.PLAN, system.clock, system.clock), step=0))
+    system.stop()
+    assert [event["ph"] for event in system.events() if event["ph"] != "M"] == ["X"]
+
+
 def test_what_a_clock_may_be_off_is_told_again_when_it_grows(system: System) -> None:
     system.join("worker", "worker", device="cuda:0")
     system.ask(StartTimeline(1, "a.json"))
@@ -187,6 +146,27 @@ def test_stopping_waits_for_nobody_who_is_gone_or_hangs(system: System) -> None:
     system.collector.forget(b"gone")
     assert CLIENT not in system.wait(CLOSING_SECONDS * 0.9)
     assert CLIENT in system.wait(CLOSING_SECONDS * 0.2)
+
+
+def test_a_recording_ends_as_soon_as_the_last_one_it_waits_for_is_gone(system: System) -> None:
+    system.join("gone")
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(CLIENT, StopTimeline(2))
+    system.collector.forget(b"gone")
+    assert CLIENT in system.wait(0.01)
+
+
+def test_who_stops_a_recording_that_ends_by_itself_meanwhile_is_answered(tmp_path: Path) -> None:
+    system = System(tmp_path, most_bytes=2000)
+    system.join("one")
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(CLIENT, StopTimeline(2))
+    for _ in range(100):
+        system.hear(b"one", spans((SpanKind.PLAN, system.clock, system.clock)))
+    (state,) = system.wait(CLOSING_SECONDS)[CLIENT]
+    assert isinstance(state, TimelineState)
+    assert "has reached" in state.problem
+    assert state.bytes < 2500
 
 
 def test_starting_twice_and_stopping_twice_are_refused_in_words(system: System) -> None:
@@ -279,6 +259,15 @@ def test_a_silent_process_is_forgotten(system: System) -> None:
     assert b"one" not in system.said
 
 
+def test_who_sends_anything_is_not_silent(system: System) -> None:
+    system.join("one")
+    for _ in range(3):
+        system.wait(6)
+        system.hear(b"one", Ping())
+    system.hear(CLIENT, StartTimeline(1, "a.json"))
+    assert system.said[b"one"] == [ON]
+
+
 def test_two_of_one_name_are_told_apart(system: System) -> None:
     system.join("worker")
     system.hear(b"another", Joined("worker", "worker", 2, HERE))
@@ -316,6 +305,50 @@ def test_a_process_of_another_host_is_asked_for_its_clock_while_it_records(syste
     (event,) = [e for e in system.events() if e["ph"] == "X"]
     assert event["ts"] == pytest.approx((SECOND + 400 + 200) / 1000)  # the far clock stood at 5,000 in the middle
     assert [e["args"]["clock_error_us"] for e in system.events() if e["name"] == "stepahead"] == [0.2]
+
+
+def test_a_foreign_clock_is_not_asked_for_again_because_it_has_answered(system: System) -> None:
+    system.join("far", host=ELSEWHERE)
+    system.ask(StartTimeline(1, "a.json"))
+    asked = 0
+    for _ in range(100):
+        told = system.wait(0.02)
+        asked += len(told.get(b"far", []))
+        system.hear(b"far", ClockTold(system.clock, 1))
+    assert asked == 2
+
+
+def test_what_a_process_tells_before_its_clock_is_known_is_not_written(system: System) -> None:
+    system.join("far", host=ELSEWHERE)
+    system.ask(StartTimeline(1, "a.json"))
+    system.hear(b"far", spans((SpanKind.PLAN, 10**15, 10**15 + 5)))
+    assert system.stop().spans == 0
+    assert not [e for e in system.events() if e["ph"] == "X"]
+
+
+def test_a_clock_is_measured_anew_after_some_answers_and_after_a_pause() -> None:
+    member = Member(1, Joined("far", "worker", 1, ELSEWHERE), 0, same_clock=False)
+
+    def answer(clock: int, took: int) -> int:
+        assert member.ask_clock(clock) == ClockAsk(clock)
+        member.clock_told(clock, 5, clock + took)
+        return member.offset_error
+
+    clock = 10**13
+    assert answer(clock, 100) == 50
+    for _ in range(BEST_ANSWERS_COUNT_FOR - 1):
+        clock += ASK_NANOSECONDS
+        assert answer(clock, 400) == 50
+    clock += ASK_NANOSECONDS
+    assert answer(clock, 400) == 200
+    assert answer(clock + (BEST_ANSWERS_COUNT_FOR + 1) * ASK_NANOSECONDS, 600) == 300
+
+
+def test_an_answer_before_its_question_and_one_of_this_host_change_nothing() -> None:
+    for same_clock in (False, True):
+        member = Member(1, Joined("far", "worker", 1, ELSEWHERE), 0, same_clock)
+        member.clock_told(100, 5, 100 + 20 * same_clock - 10)
+        assert (member.offset, member.offset_error) == (0, 0)
 
 
 @given(
@@ -383,6 +416,68 @@ def test_a_view_shows_who_worked_when(system: System) -> None:
     assert shown.step_seconds == pytest.approx(0.1)
     assert shown.tokens_per_second == pytest.approx(50)
     assert (shown.running, shown.waiting, shown.blocks_used, shown.blocks) == (1, 0, 4, 16)
+
+
+def test_a_message_without_spans_changes_nothing(system: System) -> None:
+    system.join("one")
+    view(system)
+    nothing = spans((SpanKind.PLAN, 0, 0))
+    names = [each.name for each in fields(nothing) if each.name not in ("lost", "clock_error")]
+    columns = {name: getattr(nothing, name)[:0] for name in names}
+    system.hear(b"one", replace(nothing, **columns))
+    assert not view(system).scheduler.any()
+
+
+def test_shares_of_two_devices_are_averaged_and_clocks_of_other_hosts_are_ours_in_a_view(system: System) -> None:
+    system.join("near", "worker", device="cpu")
+    system.join("far", "worker", host=ELSEWHERE, device="cpu")
+    system.join("scheduler", host=ELSEWHERE)
+    view(system)
+    system.wait(0)
+    for peer in (b"far", b"scheduler"):
+        system.hear(peer, ClockTold(system.clock, clock=system.clock - 50 * SECOND))
+    start = system.clock
+    system.hear(b"near", spans((SpanKind.FORWARD, start, start + SECOND)))
+    system.hear(b"near", spans((SpanKind.COPY_IN, start, start + SECOND)))
+    system.hear(b"far", spans((SpanKind.FORWARD, start - 50 * SECOND, start - 50 * SECOND + SECOND // 2)))
+    system.hear(b"scheduler", load(start - 50 * SECOND))
+    system.clock += 2 * SECOND
+    shown = view(system)
+    seconds = shown.bin / SECOND / 255
+    assert shown.device.sum() * seconds == pytest.approx((1.0 + 0.5) / 2, abs=0.01)
+    assert not shown.worker.any(), "copies are the device's"
+    assert shown.running == 3
+
+
+def test_a_view_tells_the_length_of_the_last_seconds_steps_alone(system: System) -> None:
+    system.join("worker", "worker", device="cpu")
+    view(system)
+    start, millisecond = system.clock, SECOND // 1000
+    for number in range(30):
+        at = start + 100 * number * millisecond
+        length = (80 if number < 20 else 10) * millisecond
+        system.hear(b"worker", spans((SpanKind.FORWARD, at, at + length // 2)))
+        system.hear(b"worker", spans((SpanKind.SAMPLE, at + length // 2, at + length)))
+    system.clock += 3 * SECOND + SECOND // 2
+    assert view(system).step_seconds == pytest.approx(0.01)
+
+
+def test_a_scheduler_that_says_nothing_any_more_has_no_load(system: System) -> None:
+    system.join("scheduler")
+    view(system)
+    system.hear(b"scheduler", load(system.clock))
+    for second in range(9):
+        system.wait(1)
+        assert view(system).running == (3 if second < 6 else 0)
+
+
+def test_a_flood_of_spans_is_not_kept_for_the_live_page(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_seconds, "MOST_SPANS", 10)
+    system.join("scheduler")
+    view(system)
+    for _ in range(50):
+        system.hear(b"scheduler", spans((SpanKind.PLAN, system.clock, system.clock)))
+    assert len(system.collector._last_seconds._members[1].pieces) == 10
 
 
 def test_a_view_of_nothing_is_empty(system: System) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.made_traces import FORWARD, TOKENIZE, Process, lockstep_run, made_trace, overlapped_run, span, write_trace
 from timeline.__main__ import main
 from timeline.comparison import Figure, Unit, compare, text
-from timeline.figures import report
+from timeline.reckoning import report
 
 TURNS = report(made_trace(*lockstep_run(3)))
 AHEAD = report(made_trace(*overlapped_run(3)))

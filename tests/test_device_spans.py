@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_worker.device import Event
 from gpu_worker.engine import Engine
+from gpu_worker.step_events import DeviceSpans, StepEvents
 from protocol.messages import SpanKind, Spans
 from tests.core_loop import submit
 from tests.real_loop import RealLoop, poisoned_engine
 from tests.tiny_models import save, tiny_model
-from timeline.recorder import Recorder, nanoseconds
+from timeline.recorder import NOTHING, Recorder, nanoseconds
 
 ON_DEVICE = (SpanKind.COPY_IN, SpanKind.FORWARD, SpanKind.SAMPLE, SpanKind.COPY_OUT)
 BEHIND_EACH_OTHER = ((SpanKind.COPY_IN,), (SpanKind.FORWARD, SpanKind.SAMPLE), (SpanKind.COPY_OUT,))
@@ -134,3 +136,68 @@ def test_switched_on_in_between_whole_steps_are_recorded(engine: Engine) -> None
     assert spans.step[device].min() == first
     for kind in ON_DEVICE:
         assert of(spans, kind)[2].tolist() == list(range(first, loop.plans[-1].step + 1))
+
+
+class StubEvent:
+    """A moment that somebody made up; None before clocks were compared."""
+
+    def __init__(self, moment: int | None) -> None:
+        self.moment = moment
+
+    def done(self) -> bool:
+        return True
+
+    def seconds_since(self, _earlier: Event) -> float:
+        return 0.0
+
+    def when(self) -> int | None:
+        return self.moment
+
+
+def made(*steps: tuple[int | None, ...]) -> list[tuple[SpanKind, int, int]]:
+    """Return the spans of steps, of whose copies and computing these are the moments."""
+    recorder = Recorder()
+    recorder.on = True
+    device = DeviceSpans(recorder)
+    for step in steps:
+        copy_in, copied_in, began, sampling, computed, copy_out, finished = map(StubEvent, step)
+        events = StepEvents(NOTHING, copy_in, copied_in, sampling, copy_out)
+        device.add(events, began, computed, finished)
+    spans = recorder.take()
+    if spans is None:
+        return []
+    return [
+        (SpanKind(k), s, e) for k, s, e in zip(*(c.tolist() for c in (spans.kind, spans.start, spans.end)), strict=True)
+    ]
+
+
+def test_a_clock_that_is_set_back_lets_no_span_begin_before_the_one_ahead_of_it_has_ended() -> None:
+    first, second = (10, 20, 20, 30, 40, 40, 50), (15, 18, 35, 38, 39, 45, 60)
+    assert made(first, second)[4:] == [
+        (SpanKind.COPY_IN, 20, 20),
+        (SpanKind.FORWARD, 40, 40),
+        (SpanKind.SAMPLE, 40, 40),
+        (SpanKind.COPY_OUT, 50, 60),
+    ]
+
+
+def test_what_no_clock_dates_is_left_out() -> None:
+    assert made((None,) * 7) == []
+
+
+def test_a_step_queued_behind_one_that_fails_has_no_device_spans(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    recorder.on = True
+    loop = RealLoop(engine, 2, recorder)
+    monkeypatch.setattr(engine.runner, "run", lambda *_: 1 / 0)
+    loop.submit(submit(1, [3, 4, 5], 3, ignore_eos=True))
+    loop.plan()
+    loop.plan()
+    loop.settle()
+    loop.settle()
+    spans = recorder.take()
+    assert spans is not None
+    assert len(loop.plans) == 2
+    assert not np.isin(spans.kind, ON_DEVICE).any()

@@ -26,8 +26,8 @@ from tests.made_traces import (
 )
 from timeline.__main__ import main
 from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, MOMENT_NAMES, NO_WORK, OF_KIND, OF_MOMENT
-from timeline.figures import report
 from timeline.flow import Flow, flows
+from timeline.reckoning import report
 from timeline.rows import rows
 from timeline.strip import strips
 from timeline.window import STEPS, Window, side_by_side, telling, whole

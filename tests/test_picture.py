@@ -17,7 +17,8 @@ from protocol.messages import SpanKind
 from tests.made_traces import FORWARD, Process, lockstep_run, made_trace, overlapped_run, span
 from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, OF_MOMENT
 from timeline.picture import LOOK, figure_of, write_picture
-from timeline.picture_run import IN_SPAN, STRIP_HEIGHT
+from timeline.picture_rows import STRIP_HEIGHT
+from timeline.picture_run import IN_SPAN
 from timeline.strip import strips
 from timeline.trace import Trace
 from timeline.window import View, side_by_side, telling, whole

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.codec import decode, encode
-from protocol.messages import SpanKind, Spans
+from protocol.messages import RowFlag, SpanKind, Spans
 from tests.test_codec import plan
 from timeline.recorder import MOST_AT_ONCE, NOTHING, About, Recorder, nanoseconds
 
@@ -59,6 +61,8 @@ def test_of_a_plan_its_rows_tokens_and_decodes_are_told() -> None:
     step = plan(3)
     about = recorder().about(step)
     assert about == About(step.step, step.session % 2**32, rows=3, tokens=3, decodes=3)
+    flags = np.array([RowFlag.CARRY | RowFlag.SAMPLE, RowFlag.SAMPLE, 0], np.uint8)
+    assert recorder().about(replace(step, flags=flags)).decodes == 1
 
 
 def test_a_message_has_a_bounded_number_of_spans() -> None:

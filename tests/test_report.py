@@ -39,7 +39,8 @@ from tests.made_traces import (
     write_trace,
 )
 from timeline.__main__ import main
-from timeline.figures import DeviceFigures, GapFigures, report
+from timeline.figures import DeviceFigures, GapFigures
+from timeline.reckoning import report
 from timeline.report import text
 from timeline.trace import HOST, read_trace
 

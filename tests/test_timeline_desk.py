@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from frontend import timeline_desk
-from frontend.timeline_desk import TimelineDesk, TimelineUnavailableError
+from frontend.timeline_desk import MOST_QUESTIONS, TimelineDesk, TimelineUnavailableError
 from protocol.messages import AskTimeline, Message, StartTimeline, StopTimeline, TimelineState, View, Watch
-from tests.test_collector import System
+from tests.collector_system import System
 from timeline.link import TimelineLink
 
 
@@ -18,16 +18,12 @@ class StubLink(TimelineLink):
 
     def __init__(self, there: bool = True) -> None:
         self.said: list[Message] = []
-        self.is_there = there
-
-    @property
-    def there(self) -> bool:
-        return self.is_there
+        self.there = there
 
     def say(self, message: Message) -> bool:
-        if self.is_there:
+        if self.there:
             self.said.append(message)
-        return self.is_there
+        return self.there
 
 
 def state(request: int, file: str) -> TimelineState:
@@ -89,5 +85,21 @@ async def test_watching_is_told_now_and_then_and_shows_the_newest_view(
     (view, *_) = system.hear(b"desk", Watch())
     desk.hear([view])  # type: ignore[list-item]
     assert seen(desk) is view
-    link.is_there = False
+    link.there = False
     assert seen(desk) is None
+
+
+async def test_who_asks_without_end_is_refused_and_can_ask_again_later() -> None:
+    link = StubLink()
+    desk = TimelineDesk(link)
+    tasks = [asyncio.create_task(desk.ask(AskTimeline(7))) for _ in range(MOST_QUESTIONS)]
+    await asyncio.sleep(0)
+    with pytest.raises(TimelineUnavailableError, match="wait already"):
+        await desk.ask(AskTimeline(8))
+    assert len(link.said) == MOST_QUESTIONS
+    desk.hear([state(number, "") for number in numbers(link)])
+    await asyncio.gather(*tasks)
+    again = asyncio.create_task(desk.ask(AskTimeline(9)))
+    await asyncio.sleep(0)
+    desk.hear([state(numbers(link)[-1], "file")])
+    assert (await again).file == "file"

@@ -15,7 +15,9 @@ from protocol.errors import ProtocolError
 from protocol.messages import ClockAsk, ClockTold, Joined, Load, Message, Ping, Pong, Record, SpanKind, Spans, View
 from protocol.sockets import bind_router, receive_from_peer, send_to_peer
 from timeline import link as link_module
-from timeline.link import TimelineLink, this_host
+from timeline import recorder as recorder_module
+from timeline.link import WORTH_TELLING_NANOSECONDS, TimelineLink, this_host
+from timeline.member import STRANGER
 from timeline.recorder import CAPACITY, nanoseconds
 
 ME = Joined("worker 0", "worker", 1, "here", "cpu")
@@ -24,7 +26,7 @@ ME = Joined("worker 0", "worker", 1, "here", "cpu")
 class StubCollector:
     """A bound socket that says what a test wants it to."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, life: int = 1) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, life: int = 2) -> None:
         self.router = bind_router(context, address)
         self.life = life
         self.peer = b""
@@ -53,7 +55,7 @@ class Place:
         self._made.append(link)
         return link
 
-    def collector(self, life: int = 1) -> StubCollector:
+    def collector(self, life: int = 2) -> StubCollector:
         collector = StubCollector(self._context, self._address, life)
         self._made.append(collector.router)
         return collector
@@ -163,7 +165,7 @@ def test_a_collector_that_was_restarted_is_joined_anew_and_recording_ends(place:
     link.recorder.on = True
     collector.router.close()
     deadline = time.monotonic() + 10
-    while (again := place.try_collector(life=2)) is None:
+    while (again := place.try_collector(STRANGER)) is None:
         assert time.monotonic() < deadline
     while not again.router.poll(0):
         link.turn()
@@ -249,3 +251,57 @@ def test_what_is_left_is_sent_at_the_end(place: Place) -> None:
 
 def test_a_host_has_one_name() -> None:
     assert this_host() == this_host() != ""
+
+
+def test_who_was_forgotten_says_again_who_it_is(place: Place) -> None:
+    link, collector = place.joined()
+    collector.say(Pong(collector.life, 0))
+    turn_until(link, "pong")
+    link.recorder.on = True
+    assert not collector.router.poll(50), "the collector knows us"
+    collector.say(Pong(STRANGER, 0))
+    turn_until(link, "pong")
+    assert collector.hear() == ME
+    assert link.there
+    assert not link.recorder.on, "only the collector says when to record"
+
+
+def test_who_could_not_say_who_it_is_tries_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector, link = place.collector(), place.link()
+    link.turn()
+    collector.hear()
+    with monkeypatch.context() as full:
+        full.setattr(link_module, "send", lambda *_: False)
+        collector.say(Pong(collector.life, 0))
+        turn_until(link, "pong")
+        assert not link.there
+    collector.say(Pong(collector.life, 0))
+    turn_until(link, "pong")
+    assert collector.hear() == ME
+
+
+def test_spans_come_with_the_error_of_the_devices_clock(place: Place) -> None:
+    link, collector = place.joined()
+    link.recorder.on = True
+    link.clock_error = 321
+    add(link)
+    link.flush()
+    spans = collector.hear()
+    assert isinstance(spans, Spans)
+    assert spans.clock_error == 321
+
+
+def test_sending_is_work_like_any_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, collector = place.joined()
+    link.recorder.on = True
+    clock = iter(range(0, 10**9, WORTH_TELLING_NANOSECONDS + 1))
+    monkeypatch.setattr(link_module, "nanoseconds", lambda: next(clock))
+    monkeypatch.setattr(recorder_module, "nanoseconds", lambda: next(clock))
+    add(link)
+    link.flush()
+    link.flush()
+    plan, sent = collector.hear(), collector.hear()
+    assert isinstance(plan, Spans)
+    assert isinstance(sent, Spans)
+    assert (plan.kind.tolist(), sent.kind.tolist()) == ([SpanKind.PLAN], [SpanKind.FLUSH])
+    assert sent.start < sent.end

@@ -19,7 +19,7 @@ import pytest
 from client import Client
 from protocol.messages import SpanKind
 from tests.http_server import free_port
-from tests.test_launch import ROOT, Launched, launched
+from tests.launched import ROOT, Launched, launched
 from tests.trace_rules import broken_rules, read
 from tests.word_model import write_word_model
 from timeline.trace import COMPUTE, HOST, Trace, read_trace
@@ -27,6 +27,7 @@ from timeline.trace import COMPUTE, HOST, Trace, read_trace
 SMALL = ["--max-model-len=256", "--max-num-seqs=4", "--kv-cache-blocks=64", "--device=cpu", "--threads=1",
          "--load-format=dummy", "--seed=1"]  # fmt: skip
 TOKENS = 20
+PROMPT = list(range(5, 20))
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -48,7 +49,7 @@ def address(tmp_path: Path) -> str:
 
 def ask(address: str, requests: int = 6, tokens: int = TOKENS) -> list[list[int]]:
     with Client(address, connect_seconds=30) as client, ThreadPoolExecutor(requests) as pool:
-        prompts = [list(range(5, 20 + number)) for number in range(requests)]
+        prompts = [PROMPT + list(range(20, 20 + number)) for number in range(requests)]
         answers = pool.map(lambda p: client.generate(p, max_tokens=tokens, temperature=0, ignore_eos=True), prompts)
         return [list(answer.token_ids) for answer in answers]
 
@@ -89,7 +90,10 @@ def test_a_file_from_start_to_end_tells_of_every_step_in_every_process(
     options = [f"--timeline={file}", *(["--lockstep"] if lockstep else [])]
     with launched(*started(address, model, tmp_path, *options)) as run:
         run.wait_for("serving")
-        ask(address)
+        answers = ask(address)
+        stop = answers[0][5]
+        with Client(address) as client:
+            client.generate(PROMPT, max_tokens=TOKENS, temperature=0, ignore_eos=True, stop_token_ids=[stop])
         stopped(run)
     assert broken_rules(read(file)) == []
     trace = read_trace(file)
@@ -115,6 +119,14 @@ def test_a_file_from_start_to_end_tells_of_every_step_in_every_process(
         assert (lane.start[1:] >= lane.end[:-1]).all(), f"spans of {lane.process} {lane.tid} overlap"
     (compute,) = [lane for lane in trace.lanes if lane.tid == COMPUTE]
     (scheduler,) = [lane for lane in trace.lanes if lane.role == "scheduler"]
+    (worker,) = [lane for lane in trace.lanes if (lane.role, lane.tid) == ("worker", HOST)]
+    for lane, begins, done in ((scheduler, SpanKind.SEND, SpanKind.SETTLE), (worker, SpanKind.LAUNCH, SpanKind.REPLY)):
+        in_flight = np.cumsum(lane.kind == begins) - np.cumsum(lane.kind == done)
+        assert (in_flight[lane.kind == SpanKind.IDLE] == 0).all(), lane.process
+        assert (in_flight[lane.kind == SpanKind.WAIT] > 0).all(), lane.process
+        assert {SpanKind.IDLE, SpanKind.WAIT} < set(lane.kind.tolist()), lane.process
+    assert scheduler.tokens[scheduler.kind == SpanKind.SETTLE].sum() == 6 * TOKENS + answers[0].index(stop) + 1
+    assert scheduler.wasted.sum() == (0 if lockstep else 1), "the row behind the one that met the stop token"
     ends = {
         int(s): int(e) for s, e, k in zip(compute.step, compute.end, compute.kind, strict=True) if k == SpanKind.SAMPLE
     }

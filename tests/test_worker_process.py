@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -26,31 +25,13 @@ from protocol.sockets import bind_router, connect_dealer, send
 from scheduler_proc.core import Scheduler
 from tests.core_loop import CLIENT, submit
 from tests.real_loop import alone, poisoned_engine
+from tests.stub_stop import Stop
 from tests.tiny_models import save, tiny_model
 from timeline.link import TimelineLink
 
 ROOT = Path(__file__).parent.parent
 
 pytestmark = pytest.mark.slow
-
-
-class Stop:
-    """Stands in for the signal: any thread may set it."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._read, self._write = socket.socketpair()
-
-    def fileno(self) -> int:
-        return self._read.fileno()
-
-    def set(self) -> None:
-        self.is_set = True
-        self._write.send(b"!")
-
-    def close(self) -> None:
-        self._read.close()
-        self._write.close()
 
 
 @dataclass(frozen=True)

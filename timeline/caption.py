@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timeline.figures import DeviceFigures, report
+from timeline.figures import DeviceFigures
+from timeline.reckoning import report
 from timeline.trace import Trace
 from timeline.wording import duration, percent
 

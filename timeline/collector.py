@@ -11,7 +11,6 @@ from pathlib import Path
 from protocol.identity import new_session
 from protocol.messages import (
     AskTimeline,
-    ClockAsk,
     ClockTold,
     Joined,
     Load,
@@ -28,7 +27,7 @@ from protocol.messages import (
 from protocol.sockets import SILENCE_SECONDS
 from timeline.config import ENDINGS
 from timeline.last_seconds import LastSeconds
-from timeline.member import Member
+from timeline.member import STRANGER, Member
 from timeline.recording import Recording
 
 WATCH_SECONDS = 3.0
@@ -77,7 +76,7 @@ class Collector:
             member.heard = clock
         match message:
             case Ping():
-                return [(peer, Pong(self._life, 0))]
+                return [(peer, Pong(STRANGER if member is None else self._life, 0))]
             case Joined():
                 return self._join(peer, message, clock)
             case Spans() | Load() if member is not None:
@@ -105,11 +104,11 @@ class Collector:
         for peer, member in list(self._members.items()):
             if clock - member.heard > 1e9 * SILENCE_SECONDS:
                 self.forget(peer)
-        asks: list[Said] = [
-            (peer, ClockAsk(clock))
-            for peer, member in self._members.items()
-            if self._wanted.on and not member.same_clock
-        ]
+        asks: list[Said] = []
+        if self._wanted.on:
+            for peer, member in self._members.items():
+                if (ask := member.ask_clock(clock)) is not None:
+                    asks.append((peer, ask))
         return asks + self._after(clock)
 
     def forget(self, peer: bytes) -> None:
@@ -148,6 +147,8 @@ class Collector:
     def _take(self, member: Member, news: Spans | Load, clock: int) -> None:
         if isinstance(news, Spans):
             member.device_error = max(member.device_error, news.clock_error)
+        if not member.clock_known:
+            return  # it would land anywhere
         if self._recording is not None:
             self._recording.write(member, news)
         if clock < self._watched_until:

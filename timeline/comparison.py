@@ -10,7 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from timeline.draw import OUT_HELP, draw_beside, writer
-from timeline.figures import STEP_KINDS, Report, report
+from timeline.figures import STEP_KINDS, Report
+from timeline.reckoning import report
 from timeline.trace import SCHEDULER, WORKER, read_trace
 from timeline.wording import UNKNOWN, duration, number, percent, points, table, times
 

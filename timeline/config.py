@@ -34,7 +34,7 @@ class TimelineConfig:
         """Raise `TraceError` if the file can't be written: before anything starts that takes long."""
         if self.timeline is not None:
             try:
-                os.close(os.open(self.timeline, os.O_CREAT | os.O_WRONLY, 0o644))
+                os.close(os.open(self.timeline, os.O_CREAT | os.O_WRONLY | os.O_NONBLOCK, 0o644))
             except OSError as error:
                 raise TraceError(f"--timeline {self.timeline}: {error.strerror}") from None
 

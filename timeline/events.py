@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.messages import Load, SpanKind, Spans
 from timeline.trace import COMPUTE, COPY_IN, COPY_OUT, HOST, NUMBERS
@@ -38,6 +39,11 @@ def lost_spans(process: int, count: int) -> str:
     return _metadata(process, HOST, "stepahead_lost", {"spans": count})
 
 
+def since(spans: Spans, origin: int) -> NDArray[np.bool_]:
+    """Return for each span whether it ended at `origin` or later, by its process's clock in nanoseconds."""
+    return spans.end.astype(np.int64) >= origin
+
+
 def events_of(spans: Spans, process: int, origin: int) -> Iterator[str]:
     """Yield a process's spans, and the arrows that begin, pass and end at them.
 
@@ -45,10 +51,11 @@ def events_of(spans: Spans, process: int, origin: int) -> Iterator[str]:
     """
     start = np.maximum(spans.start.astype(np.int64) - origin, 0)
     end = spans.end.astype(np.int64) - origin
+    wanted = since(spans, origin)
     columns = (spans.kind, start, end - start, spans.step, spans.session, spans.rows, spans.tokens, spans.decodes,
                spans.wasted)  # fmt: skip
     for kind, ts, dur, step, session, rows, tokens, decodes, wasted in zip(
-        *(column[end >= 0].tolist() for column in columns), strict=True
+        *(column[wanted].tolist() for column in columns), strict=True
     ):
         arguments = ",".join(
             f'"{name}":{value}'

@@ -65,8 +65,9 @@ class LastSeconds:
             recent.loads.append((news.time + member.offset, news))
         else:
             start, end = (column.astype(np.int64) + member.offset for column in (news.start, news.end))
-            recent.pieces.append((news.kind, start, end))
-            recent.spans += len(start)
+            if len(start):
+                recent.pieces.append((news.kind, start, end))
+                recent.spans += len(start)
         recent.forget_before(clock - int(SHOWN_SECONDS * SECOND) - LATE_NANOSECONDS)
 
     def clear(self) -> None:

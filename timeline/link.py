@@ -23,6 +23,7 @@ from protocol.messages import (
     View,
 )
 from protocol.sockets import HEARTBEAT_SECONDS, SILENCE_SECONDS, connect_dealer, receive, send
+from timeline.member import STRANGER
 from timeline.recorder import Recorder, nanoseconds
 
 WORTH_TELLING_NANOSECONDS = 20_000
@@ -35,7 +36,7 @@ FAREWELL_MILLISECONDS = 300
 class TimelineLink:
     """Sends what a `Recorder` takes, and lets the collector turn it on and off.
 
-        unknown ── Pong of a collector that we have not joined ──► Joined ── Record ──► on or off, as it says
+        unknown ── Pong of a collector, or one that does not know us ──► Joined ── Record ──► on or off, as it says
 
     Nothing here waits: a collector that is slow, gone, or was never there costs a process its spans and nothing else.
     Without an address nothing is ever recorded.
@@ -57,17 +58,12 @@ class TimelineLink:
         self.socket = None if address is None else connect_dealer(context, address)
         self._me = me
         self._load = load
-        self._life = 0  # the collector's that we have joined
+        self.there = False  # a collector that we have joined
         self._heard = 0
         self._pinged = -int(1e9 * HEARTBEAT_SECONDS)
         self._flushed = 0
         self._flush_every = int(1e9 * HEARTBEAT_SECONDS)
         self._waiting: Message | None = None  # the socket's queue was full
-
-    @property
-    def there(self) -> bool:
-        """Whether there is a collector that knows us."""
-        return bool(self._life)
 
     def turn(self) -> list[TimelineState | View]:
         """Hear the collector, and send what is due; return what it said to somebody else in this process."""
@@ -78,9 +74,8 @@ class TimelineLink:
         if clock - self._pinged >= 1e9 * HEARTBEAT_SECONDS:
             self._pinged = clock
             self._say(Ping())
-        if self._life and clock - self._heard >= 1e9 * SILENCE_SECONDS:
-            self._life = 0
-            self.recorder.on = False
+        if self.there and clock - self._heard >= 1e9 * SILENCE_SECONDS:
+            self.there = self.recorder.on = False
         if clock - self._flushed >= self._flush_every or self.recorder.crowded:
             if self._load is not None and self.recorder.on:
                 self._say(self._load(clock))
@@ -94,7 +89,7 @@ class TimelineLink:
     def flush(self) -> None:
         """Send all that was recorded, as far as the socket takes it."""
         began = self._flushed = nanoseconds()
-        while self._life:
+        while self.there:
             message = self._waiting or self.recorder.take(self.clock_error)
             self._waiting = message
             if message is None or not self._say(message):
@@ -119,10 +114,9 @@ class TimelineLink:
                 continue  # it is not for spans' sake that anybody fails
             self._heard = nanoseconds()
             match message:
-                case Pong() if message.session != self._life:
-                    self._life = message.session
+                case Pong() if not self.there or message.session == STRANGER:
                     self.recorder.on = False
-                    self._say(self._me)
+                    self.there = self._say(self._me)
                 case Record():
                     self.recorder.on = message.on
                     self._flush_every = int(1e9 * message.seconds)

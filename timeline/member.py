@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from protocol.messages import Joined
+from protocol.messages import ClockAsk, Joined
 
-BEST_ANSWERS_COUNT_FOR = 600
-"""After so many answers a clock is measured anew: two clocks drift apart."""
+STRANGER = 1
+"""The session in a collector's Pong to somebody who has not joined, or was forgotten: it must say who it is."""
+
+ASK_NANOSECONDS = 1_000_000_000
+"""How often a foreign clock is asked for: an answer wakes the collector, so it must not be what asks again."""
+
+BEST_ANSWERS_COUNT_FOR = 10
+"""After so many answers, or a pause in which so many would have come, a clock is measured anew: clocks drift apart."""
 
 
 @dataclass(slots=True)
@@ -28,11 +34,27 @@ class Member:
     device_error: int = 0  # of the mapping from its device's clock to its own
     _fastest: float = inf
     _answers: int = 0
+    _asked: float = -inf
 
     @property
     def clock_error(self) -> int:
         """By how much its spans may be off, at most."""
         return self.offset_error + self.device_error
+
+    @property
+    def clock_known(self) -> bool:
+        """Whether its times mean anything to us."""
+        return self.same_clock or self._fastest < inf
+
+    def ask_clock(self, clock: int) -> ClockAsk | None:
+        """Return what asks for its clock, if it is time to at `clock` of ours."""
+        pause = clock - self._asked
+        if self.same_clock or pause < ASK_NANOSECONDS:
+            return None
+        if pause > BEST_ANSWERS_COUNT_FOR * ASK_NANOSECONDS:
+            self._fastest = inf
+        self._asked = clock
+        return ClockAsk(clock)
 
     def clock_told(self, asked: int, theirs: int, answered: int) -> None:
         """Take the answer to a question that was `asked` and `answered` by our clock, and in between by `theirs`."""

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from timeline.picture_legend import LINE, draw_legend, legend
-from timeline.picture_run import LABEL_GAP, LABELS, draw_run, height_of
+from timeline.picture_rows import height_of
+from timeline.picture_run import LABEL_GAP, LABELS, draw_run
 from timeline.picture_text import FONT, GREY, INK, TEXT, shortened, text_width
 from timeline.rows import rows
 from timeline.window import View

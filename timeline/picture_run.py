@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +16,7 @@ from timeline.caption import caption
 from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
 from timeline.flow import Flow, flows
 from timeline.intervals import Intervals, union
+from timeline.picture_rows import Placed, place
 from timeline.picture_text import GREY, INK, TEXT, TEXT_IN_SPAN, TITLE, shortened, text_width
 from timeline.rows import Row
 from timeline.strip import Strip
@@ -24,13 +24,6 @@ from timeline.trace import COMPUTE, HOST, NOT_WORK, Lane, name_of
 from timeline.window import View
 
 # All lengths are points.
-HEADING = 38.0  # a run's name, and its figures
-HOST_HEIGHT = 24.0
-COMPUTE_HEIGHT = 30.0
-COPY_HEIGHT = 8.0
-STRIP_HEIGHT = 13.0
-GAP = 4.0
-PROCESS_GAP = 9.0
 LABELS = 120.0
 LABEL_GAP = 8.0
 
@@ -57,23 +50,6 @@ IN_SPAN = "in a span"
 """The group of all labels that must stay within a span."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    row: Row
-    top: float
-    height: float
-
-    @property
-    def bottom(self) -> float:
-        return self.top + self.height
-
-
-def height_of(rows: list[Row]) -> float:
-    """Return how much room a run with these rows takes, heading included."""
-    placed = _place(rows, 0.0)
-    return placed[-1].bottom if placed else HEADING
-
-
 def flows_seen(view: View) -> list[Flow]:
     """Return the steps whose way is drawn: none if they are too many."""
     found = flows(view.trace, view.window)
@@ -82,24 +58,7 @@ def flows_seen(view: View) -> list[Flow]:
 
 def draw_run(axes: Axes, view: View, rows: list[Row], top: float, width: float) -> None:
     """Draw `rows` of the view's run below `top`, in axes that are `width` wide."""
-    _Run(axes, view, top, width).draw(_place(rows, top))
-
-
-def _place(rows: list[Row], top: float) -> list[_Placed]:
-    placed: list[_Placed] = []
-    at = top + HEADING
-    for row in rows:
-        if placed:
-            at += PROCESS_GAP if row.opens else GAP
-        placed.append(_Placed(row, at, _row_height(row)))
-        at = placed[-1].bottom
-    return placed
-
-
-def _row_height(row: Row) -> float:
-    if isinstance(row.shows, Strip):
-        return STRIP_HEIGHT
-    return {HOST: HOST_HEIGHT, COMPUTE: COMPUTE_HEIGHT}.get(row.shows.tid, COPY_HEIGHT)
+    _Run(axes, view, top, width).draw(place(rows, top))
 
 
 class _Run:
@@ -115,7 +74,7 @@ class _Run:
         self._width = width
         self._points = width / (high - low)  # per millisecond
 
-    def draw(self, placed: list[_Placed]) -> None:
+    def draw(self, placed: list[Placed]) -> None:
         self._heading()
         for each in placed:
             self._label(each)
@@ -146,7 +105,7 @@ class _Run:
                 clip_on=False,
             )
 
-    def _label(self, placed: _Placed) -> None:
+    def _label(self, placed: Placed) -> None:
         own = isinstance(placed.row.shows, Lane) and placed.row.shows.tid == HOST
         self._axes.annotate(
             shortened(placed.row.label, LABELS, TEXT),
@@ -161,10 +120,10 @@ class _Run:
             annotation_clip=False,
         )
 
-    def _background(self, placed: _Placed) -> None:
+    def _background(self, placed: Placed) -> None:
         self._boxes(placed, np.zeros(1), np.full(1, self._right), LANE, zorder=0.5)
 
-    def _strip(self, placed: _Placed, strip: Strip) -> None:
+    def _strip(self, placed: Placed, strip: Strip) -> None:
         starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
         inside = (ends > 0) & (starts < self._right)
         if inside.sum() > self._width / CROWDED:
@@ -174,7 +133,7 @@ class _Run:
             at = inside & (strip.moments == moment)
             self._boxes(placed, starts[at], ends[at], colour, zorder=3)
 
-    def _lane(self, placed: _Placed, lane: Lane) -> None:
+    def _lane(self, placed: Placed, lane: Lane) -> None:
         starts, ends = self._ms(lane.start), self._ms(lane.end)
         inside = (ends > 0) & (starts < self._right)
         kinds = [SpanKind(value) for value in np.unique(lane.kind[inside])]
@@ -194,7 +153,7 @@ class _Run:
             if placed.height > TEXT_IN_SPAN + 2 * PADDING:
                 self._names(placed, lane, kind, at)
 
-    def _stack(self, placed: _Placed, layers: list[tuple[str, Intervals]]) -> None:
+    def _stack(self, placed: Placed, layers: list[tuple[str, Intervals]]) -> None:
         """Draw dot by dot for how much of its time each layer was there, the first one at the bottom."""
         end = self._window.start + self._right * 1e6
         dots = np.linspace(self._window.start, end, int(self._width / HAIR) + 1).astype(np.int64)
@@ -204,7 +163,7 @@ class _Run:
             self._rectangles(self._ms(dots[:-1]), self._ms(dots[1:]), above, below, colour, zorder=3)
             below = above
 
-    def _work(self, placed: _Placed, starts: NDArray[np.float64], ends: NDArray[np.float64], colour: str) -> None:
+    def _work(self, placed: Placed, starts: NDArray[np.float64], ends: NDArray[np.float64], colour: str) -> None:
         hair = HAIR / self._points
         narrow = ends - starts < hair
         middle = (starts + ends) / 2
@@ -215,7 +174,7 @@ class _Run:
 
     def _boxes(
         self,
-        placed: _Placed,
+        placed: Placed,
         starts: NDArray[np.float64],
         ends: NDArray[np.float64],
         colour: str,
@@ -263,7 +222,7 @@ class _Run:
             autolim=False,
         )
 
-    def _names(self, placed: _Placed, lane: Lane, kind: SpanKind, at: NDArray[np.bool_]) -> None:
+    def _names(self, placed: Placed, lane: Lane, kind: SpanKind, at: NDArray[np.bool_]) -> None:
         """Write into spans of a kind what they are and of which step: in the longest form that most have room for."""
         starts = np.maximum(self._ms(lane.start[at]), 0)
         ends = np.minimum(self._ms(lane.end[at]), self._right)
@@ -292,7 +251,7 @@ class _Run:
                 gid=IN_SPAN,
             )
 
-    def _idle_device(self, placed: list[_Placed]) -> None:
+    def _idle_device(self, placed: list[Placed]) -> None:
         """Tint a compute lane where its device is idle, so that the eye finds it above the strip, too."""
         strips = {each.row.shows.pid: each.row.shows for each in placed if isinstance(each.row.shows, Strip)}
         for each in placed:
@@ -304,7 +263,7 @@ class _Run:
                 at &= (ends - starts) * self._points >= HAIR
                 self._boxes(each, starts[at], ends[at], OF_MOMENT[DEVICE_IDLE], zorder=0.8, alpha=IDLE_TINT)
 
-    def _flows(self, placed: list[_Placed]) -> None:
+    def _flows(self, placed: list[Placed]) -> None:
         """Draw thin lines from each plan to its computation, and from there to where its answer is settled."""
         found = flows_seen(self._view)
         lanes = [(each, each.row.shows) for each in placed if isinstance(each.row.shows, Lane)]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from protocol.messages import Load, Spans
-from timeline.events import about_process, counters_of, events_of, lost_spans
+from timeline.events import about_process, counters_of, events_of, lost_spans, since
 from timeline.member import Member
 from timeline.trace_file import TraceFile
 
@@ -43,7 +43,7 @@ class Recording:
         if isinstance(news, Load):
             events += counters_of(news, member.number, origin)
         else:
-            self.spans += len(news.kind)
+            self.spans += int(since(news, origin).sum())
             events += events_of(news, member.number, origin)
             if news.lost:
                 events.append(lost_spans(member.number, news.lost))

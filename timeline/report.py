@@ -14,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from timeline.device import StepId
-from timeline.figures import STEP_KINDS, Cause, DeviceFigures, Gap, Report, report
+from timeline.figures import STEP_KINDS, Cause, DeviceFigures, Gap, Report
+from timeline.reckoning import report
 from timeline.trace import read_trace
 from timeline.wording import UNKNOWN, duration, number, percent, table, times
 
