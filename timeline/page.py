@@ -119,7 +119,6 @@ def _run(trace: Trace, origin: int, columns: list[bytes]) -> dict[str, Any]:
         "notes": " ".join(words.problems),
         "whole": [run.start, run.end],
         "origin": origin,
-        "sessions": sessions.tolist(),
         "rows": [_row(row, sessions, columns) for row in rows(trace)],
     }
 
