@@ -89,9 +89,22 @@ def test_each_worker_has_a_strip_of_its_own_below_its_device() -> None:
     second = Process("worker 1", "worker", "cuda:1", [span(FORWARD, 0, 10, 1, session=2)])
     found = rows(made_trace(first, Process("frontend", "frontend", "", [span(WAIT, 0, 1)]), second, scheduler))
     assert [row.label for row in found] == [
-        "frontend", "scheduler", "worker 0", "copy in", "compute", "copy out", "overlap", "compute", "overlap",
+        "frontend", "scheduler", "worker 0", "device: copy in", "device: compute", "device: copy out", "overlap",
+        "device: compute", "overlap",
     ]  # fmt: skip
-    assert [row.label for row in found if row.opens] == ["frontend", "scheduler", "worker 0", "compute"]
+    assert [row.label for row in found if row.opens] == ["frontend", "scheduler", "worker 0", "device: compute"]
+
+
+def test_each_worker_is_below_the_scheduler_that_plans_for_it() -> None:
+    def pair(number: int) -> tuple[Process, Process]:
+        plan, forward = span(PLAN, 0, 1, 1, session=number), span(FORWARD, 2, 3, 1, session=number)
+        return Process(f"scheduler {number}", "scheduler", "", [plan]), Process(
+            f"worker {number}", "worker", "", [forward]
+        )
+
+    (first, its), (second, others), (_, unknown) = pair(1), pair(2), pair(3)
+    order = [row.shows.process for row in rows(made_trace(first, second, unknown, others, its)) if row.opens]
+    assert order == ["scheduler 1", "worker 1", "scheduler 2", "worker 2", "worker 3"]
 
 
 # ---------------------------------------------------------------- windows
@@ -115,14 +128,46 @@ def test_a_telling_window_is_ordinary_though_the_middle_is_not() -> None:
     assert window.end - window.start <= 100 * US * (STEPS + 1)
 
 
-def test_a_short_run_is_seen_whole() -> None:
-    trace = made_trace(*lockstep_run(3))
+def test_a_short_run_opens_on_its_steps() -> None:
+    scheduler, worker = lockstep_run(3)
+    started = Process(scheduler.name, scheduler.role, "", [span(IDLE, -90_000, 0), *scheduler.spans])
+    window = telling(made_trace(started, worker))
+    assert -100 * US < window.start < 0
+    assert window.end == 200 * US + 2850 * US
+
+
+def test_a_short_run_opens_on_the_longest_row_of_ordinary_steps() -> None:
+    starts = [0, 9000, 9100, 9200, 9300, 9400, 50_000, 50_100]  # a first step that compiles, and a pause
+    steps = [span(FORWARD, at, at + (8990 if at == 0 else 95), step) for step, at in enumerate(starts, 1)]
+    window = telling(made_trace(Process("worker 0", "worker", "cpu", steps)))
+    assert [flow.step for flow in flows(made_trace(Process("worker 0", "worker", "cpu", steps)), window)][1:] == [
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
+    assert window.end - window.start < 600 * US
+
+
+def test_where_nothing_was_computed_all_is_seen() -> None:
+    trace = made_trace(Process("scheduler", "scheduler", "", [span(PLAN, 5, 6, 1)]))
     assert telling(trace) == whole(trace)
 
 
 def test_runs_beside_each_other_are_on_one_time_scale() -> None:
     lockstep, overlapped = side_by_side([made_trace(*lockstep_run(60)), made_trace(*overlapped_run(60))])
     assert lockstep.end - lockstep.start == overlapped.end - overlapped.start
+
+
+def test_runs_beside_each_other_begin_with_a_step() -> None:
+    traces = made_trace(*lockstep_run(60)), made_trace(*overlapped_run(60))
+    windows = side_by_side(traces)
+    before = [
+        min(flow.began for flow in flows(trace, whole(trace)) if flow.began >= window.start) - window.start
+        for trace, window in zip(traces, windows, strict=True)
+    ]
+    assert before == [250 * US, 250 * US]
 
 
 # ---------------------------------------------------------------- a step's way
@@ -202,6 +247,24 @@ def test_a_window_is_given_in_seconds(recorded: Path, seconds: str, capsys: pyte
         main(["draw", str(recorded), "--out", "x.html", f"--from={seconds}"])
     assert exit_.value.code == 2
     assert f"{seconds!r} is no number of seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--from", "0.004", "--to", "0.005"], "0.004 s to 0.005 s"),
+        (["--from", "0.030"], "0.030 s to 0.032 s"),
+        ([], "0.006 s to 0.014 s"),
+    ],
+)
+@pytest.mark.parametrize(("name", "opens"), [("x.html", "opens on"), ("x.svg", "shows")])
+def test_what_is_drawn_is_said(
+    recorded: Path, options: list[str], says: str, name: str, opens: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = recorded.parent / name
+    assert main(["draw", str(recorded), "--out", str(out), *options]) == 0
+    said = f"{out} {opens} {says} since the recording began (--from, --to); the run is from 0.000 s to 0.032 s"
+    assert capsys.readouterr().out.splitlines() == [said]
 
 
 def test_an_empty_run_can_not_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

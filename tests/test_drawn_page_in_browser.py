@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from protocol.messages import SpanKind
 from tests import chromium
 from tests.chromium import Chromium
 from tests.made_traces import lockstep_run, overlapped_run, write_trace
 from timeline.__main__ import main
-from timeline.colours import BOTH, DEVICE_IDLE, OF_MOMENT
+from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, OF_KIND, OF_MOMENT
 
 pytestmark = [
     pytest.mark.browser,
@@ -74,7 +75,6 @@ def tab(browser: Chromium, pages: Path) -> Iterator[Chromium]:
 def open_page(tab: Chromium, path: Path) -> None:
     tab.open(path.as_uri())
     tab.wait(lambda: tab.run("return Boolean(window.page && page.view)"), "the page is not drawn")
-    tab.run("page.canvas.focus()")
 
 
 def test_the_page_asks_no_network(tab: Chromium) -> None:
@@ -103,6 +103,14 @@ def test_keys_zoom_and_move(tab: Chromium) -> None:
     assert tab.run("return [page.view.from, page.view.to]") == [0, tab.run("return page.header.runs[0].whole[1]")]
     tab.press("o")
     assert tab.run(SEEN) == pytest.approx([start, span])
+
+
+def test_keys_that_are_typed_into_a_field_do_nothing_else(tab: Chromium) -> None:
+    before = tab.run(SEEN)
+    tab.run("document.getElementById('step').focus()")
+    tab.press("0", "+", "n")
+    assert tab.run(SEEN) == before
+    assert tab.run("return page.selected") is None
 
 
 def test_the_wheel_zooms_where_the_pointer_is(tab: Chromium) -> None:
@@ -149,15 +157,107 @@ def test_a_step_is_found_by_its_number(tab: Chromium) -> None:
     start, span = tab.run(SEEN)
     assert start <= 200_000 + 2 * 800_000 <= start + span
     tab.press(Keys.BACKSPACE, "99", Keys.ENTER)
-    assert tab.text("said") == "No step 99 was computed."
+    assert tab.text("said") == "Step 99 was not computed."
+    tab.press(Keys.BACKSPACE, Keys.BACKSPACE, "abc", Keys.ENTER)
+    assert tab.text("said") == "“abc” is no step's number."
+
+
+def test_of_several_runs_the_selected_steps_is_named(tab: Chromium, pages: Path) -> None:
+    open_page(tab, pages / "both.html")
+    tab.run("document.getElementById('step').focus()")
+    tab.press("20", Keys.ENTER)
+    assert tab.text("said").startswith("lockstep, step 20: ")
+    tab.run("const run = page.header.runs[1]; page.select(run, run.ways.of.get(run.ways.keys[4]))")
+    assert tab.text("said").startswith("overlapped, step 5: ")
+
+
+def test_runs_beside_each_other_are_at_the_same_phase(tab: Chromium, pages: Path) -> None:
+    open_page(tab, pages / "both.html")
+    first = [
+        tab.run(
+            "const run = page.header.runs[arguments[0]], { keys, of } = run.ways;"
+            "return keys.map((key) => page.view.x(of.get(key).began - run.origin)).find((x) => x >= GUTTER)",
+            number,
+        )
+        for number in (0, 1)
+    ]
+    assert first[0] == pytest.approx(first[1], abs=1)
+
+
+def test_the_axis_counts_from_where_the_recording_began(tab: Chromium, pages: Path) -> None:
+    open_page(tab, pages / "both.html")
+    tab.run("""
+        window.written = [];
+        const write = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+            written.push([text, x]);
+            write.apply(this, arguments);
+        };
+        page.painter.paint(null);
+        CanvasRenderingContext2D.prototype.fillText = write;
+    """)
+    written = tab.run(
+        "return written.filter(([text]) => /^[\\d.]+ ms$/.test(text)).map(([text, x]) => [parseFloat(text), x])"
+    )
+    for number in (0, 1):
+        low, per = tab.run(
+            "return [page.view.from + page.header.runs[arguments[0]].origin, page.view.perPixel]", number
+        )
+        right = [at for at, x in written if abs((at * 1e6 - low) / per + tab.run("return GUTTER") - x) < 1]
+        assert len(right) >= 3
+
+
+def test_what_shares_a_pixel_is_stacked_over_its_full_height(tab: Chromium, pages: Path) -> None:
+    open_page(tab, pages / "both.html")
+    tab.run("page.view.room; page.view.show(0, 0); page.view.span = 1e6 * page.view.room; page.view.from = -8e6")
+    colours = tab.run("""
+        page.painter.paint(null);
+        const row = page.header.runs[0].rows.find((each) => each.shows === "strip");
+        const scale = devicePixelRatio, canvas = page.canvas;
+        const one = new OffscreenCanvas(1, row.height * scale).getContext("2d", { willReadFrequently: true });
+        one.drawImage(canvas, Math.round(page.view.x(5e6) * scale), Math.round(row.y * scale), 1, row.height * scale,
+            0, 0, 1, row.height * scale);
+        const pixels = one.getImageData(0, 0, 1, row.height * scale).data, found = [];
+        for (let i = 0; i < pixels.length; i += 4) {
+            found.push("#" + [...pixels.slice(i, i + 3)].map((value) => value.toString(16).padStart(2, "0")).join(""));
+        }
+        return found;
+    """)
+    assert colours == [OF_MOMENT[DEVICE_ONLY]] * 16 + [OF_MOMENT[DEVICE_IDLE]] * 4  # 800 µs of 1000, and 200
+
+
+def test_touching_steps_have_no_gap_between_them(tab: Chromium) -> None:
+    tab.run("page.view.show(8e6, 8e6 + 7777777)")
+    assert tab.run("""
+        page.painter.paint(null);
+        const row = page.header.runs[0].rows.find((each) => each.shows === "compute"), scale = devicePixelRatio;
+        const wide = Math.floor(page.view.room * scale) - 2;
+        const line = new OffscreenCanvas(wide, 1).getContext("2d", { willReadFrequently: true });
+        line.drawImage(page.canvas, (GUTTER + 1) * scale, (row.y + 5) * scale, wide, 1, 0, 0, wide, 1);
+        const pixels = line.getImageData(0, 0, wide, 1).data;
+        return Math.max(...pixels.filter((_, i) => i % 4 === 0));
+    """) <= int(OF_KIND[SpanKind.SAMPLE][1:3], 16)
+
+
+def test_the_legend_has_all_that_is_seen(tab: Chromium, pages: Path) -> None:
+    def said() -> list[str]:
+        return tab.text("legend").splitlines()
+
+    assert {
+        "device and CPU busy", "device busy", "planned → computed", "computed → settled", "waiting",
+        "What shares a pixel is stacked, by its shares of the time.", "forward, of even and odd steps",
+    } <= set(said())  # fmt: skip
+    assert not any(line.startswith("device idle") for line in said())
+    open_page(tab, pages / "both.html")
+    assert "device idle, in the strip and above it" in said()
 
 
 def test_a_span_tells_what_it_is_when_it_is_pointed_at(tab: Chromium) -> None:
     tab.run(POINT, ["pointermove"], 200_000 + 19 * 800_000 + 400_000)
     told = tab.text("tip").splitlines()
     assert told == [
-        "forward", "process worker 0 (cpu)", "step 20, session 1", "rows 4", "tokens 4", "decodes 4",
-        "start 15.400 ms", "duration 750.0 µs",
+        "forward", "process worker 0 (cpu)", "step 20", "rows 4", "tokens 4", "decodes 4",
+        "start 0.015400 s", "duration 750.0 µs",
     ]  # fmt: skip
 
 
@@ -172,3 +272,11 @@ def test_it_fits_a_small_screen(tab: Chromium) -> None:
     tab.look(width=380, height=700)
     tab.wait(lambda: tab.run("return page.view.width < 380"), "it keeps its width")
     assert tab.run("return document.documentElement.scrollWidth") <= 380
+    room = tab.run("return page.canvas.clientWidth")
+    wide = tab.run("""
+        page.painter.paint(null);
+        page.painter.context.font = `13px ${FONT}`;
+        return page.header.runs[0].lines.map((line) => page.painter.context.measureText(line).width);
+    """)
+    assert len(wide) > 1
+    assert max(wide) <= room

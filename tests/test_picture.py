@@ -14,15 +14,15 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from protocol.messages import SpanKind
-from tests.made_traces import FORWARD, Process, lockstep_run, made_trace, overlapped_run, span
-from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, OF_MOMENT
+from tests.made_traces import FORWARD, PLAN, Process, lockstep_run, made_trace, overlapped_run, span
+from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, ODD_FORWARD, OF_KIND, OF_MOMENT
 from timeline.errors import TraceError
 from timeline.picture import LOOK, figure_of, write_picture
 from timeline.picture_rows import STRIP_HEIGHT
 from timeline.picture_run import IN_SPAN
 from timeline.strip import strips
 from timeline.trace import Trace
-from timeline.window import View, side_by_side, telling, whole
+from timeline.window import View, Window, side_by_side, telling, whole
 
 
 def long_names() -> Trace:
@@ -128,15 +128,44 @@ def test_steps_are_labelled() -> None:
     assert len([label for label in labels if label.startswith("forward ")]) >= 10
 
 
-def test_idle_time_is_as_wide_as_the_strip_says() -> None:
+@pytest.mark.parametrize("moment", [DEVICE_IDLE, DEVICE_ONLY, BOTH])
+def test_each_moment_has_as_much_of_the_strip_as_it_lasts(moment: int) -> None:
     view = PICTURES["lockstep"][0]
     figure = figure_of([view])
     (strip,) = strips(view.trace)
     inside = np.clip(strip.edges, view.window.start, view.window.end)
-    expected = np.diff(inside)[strip.moments == DEVICE_IDLE].sum() / 1e6
-    low, high = figure.axes[0].transData.transform([(0, 0), (1, 0)])[:, 0]
-    drawn = sum(box.width for box in boxes(figure, OF_MOMENT[DEVICE_IDLE])) / (high - low)
-    assert drawn == pytest.approx(expected)
+    share = np.diff(inside)[strip.moments == moment].sum() / (view.window.end - view.window.start)
+    (axes,) = figure.axes
+    area = axes.bbox.width * STRIP_HEIGHT / 72 * figure.dpi
+    drawn = sum(box.width * box.height for box in boxes(figure, OF_MOMENT[moment]))
+    assert drawn / area == pytest.approx(share, abs=1e-4)
+
+
+def test_what_is_narrower_than_a_dot_is_seen_alike_in_every_step() -> None:
+    """Ten steps, and in each half a microsecond of Python, which is a tenth of a dot."""
+    forwards = [span(FORWARD, step * 1000, step * 1000 + 1000, step) for step in range(10)]
+    plans = [span(PLAN, step * 1000 + 313.7, step * 1000 + 314.2, step) for step in range(10)]
+    trace = made_trace(Process("scheduler", "scheduler", "", plans), Process("worker", "worker", "cpu", forwards))
+    figure = figure_of([View(trace, whole(trace))])
+    (axes,) = figure.axes
+    drawn = boxes(figure, OF_MOMENT[BOTH])
+    places = [10 * (box.x0 - axes.bbox.x0) / axes.bbox.width for box in drawn]
+    areas, _ = np.histogram(places, range(11), weights=[box.width * box.height for box in drawn])
+    assert areas == pytest.approx(np.full(10, axes.bbox.width * STRIP_HEIGHT / 72 * figure.dpi * 0.00005), rel=0.01)
+
+
+def test_touching_steps_have_no_gap_between_them(tmp_path: Path) -> None:
+    write_picture(PICTURES["overlapped"], tmp_path / "picture.png")
+    pixels = (imread(tmp_path / "picture.png")[..., :3] * 255).round()
+    forward, odd, sample = (
+        [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+        for colour in (OF_KIND[FORWARD], ODD_FORWARD, OF_KIND[SpanKind.SAMPLE])
+    )
+    (row,) = np.flatnonzero((pixels == forward).all(axis=-1).sum(axis=1) > 500)[:1]
+    line = pixels[row + 3]
+    (known,) = np.nonzero(np.logical_or.reduce([(line == colour).all(axis=-1) for colour in (forward, odd, sample)]))
+    inside = line[known[0] : known[-1]]
+    assert inside.max() <= max(sample)  # nothing is lighter
 
 
 def test_in_a_crowd_every_moment_has_its_share() -> None:
@@ -147,17 +176,58 @@ def test_in_a_crowd_every_moment_has_its_share() -> None:
     for moment, colour in OF_MOMENT.items():
         share = strip.times(moment).total / (strip.edges[-1] - strip.edges[0])
         assert areas[colour] / sum(areas.values()) == pytest.approx(share, abs=0.001)
-    idle, alone, both = (boxes(figure, OF_MOMENT[moment])[50:-50] for moment in (DEVICE_IDLE, DEVICE_ONLY, BOTH))
-    for below, middle, above in zip(idle, alone, both, strict=True):
-        assert below.y1 == pytest.approx(middle.y0)
-        assert middle.y1 == pytest.approx(above.y0)
-        assert above.y1 - below.y0 == pytest.approx(STRIP_HEIGHT / 72 * figure.dpi)
+    idle, alone = (boxes(figure, OF_MOMENT[moment]) for moment in (DEVICE_IDLE, DEVICE_ONLY))
+    bottom, top = min(box.y0 for box in idle), max(box.y1 for box in alone)
+    assert top - bottom == pytest.approx(STRIP_HEIGHT / 72 * figure.dpi)
+    filled = (max(box.x1 for box in alone) - min(box.x0 for box in alone)) * (top - bottom)
+    assert sum(areas.values()) == pytest.approx(filled, rel=0.001)
+    assert {round(box.y0 - bottom, 6) for box in idle} == {0}
+    assert sum(box.y1 < top - 1e-6 for box in alone) <= 2  # the run begins and ends within a dot
 
 
 def test_the_caption_has_the_figures_of_the_report() -> None:
     written = [text.get_text() for text in texts(figure_of(PICTURES["both"]))]
-    assert "device active 80.3 %  ·  idle 19.7 %  ·  997 µs a step  ·  60 steps in 59.8 ms" in written
-    assert "device active 100 %  ·  idle 0 %  ·  800 µs a step  ·  60 steps in 48.0 ms" in written
+    said = "steady state: device active {}  ·  idle {}  ·  decode step 800 µs (median)  ·  60 steps in {}"
+    assert said.format("80.3 %", "19.7 %", "59.8 ms") in written
+    assert said.format("100 %", "0 %", "48.0 ms") in written
+
+
+def test_a_time_of_a_report_is_on_the_axis() -> None:
+    """Below each run, in seconds since its recording began."""
+    figure = figure_of([View(view.trace, Window(12_000_000, 17_000_000)) for view in PICTURES["both"]])
+    written = [text.get_text() for text in texts(figure)]
+    for time in ("0.0120", "0.0125", "0.0165"):
+        assert written.count(time) == 2
+    assert written.count("seconds since the recording began; ticks are 500 µs apart") == 2
+
+
+def test_the_legend_names_what_is_seen_and_nothing_else() -> None:
+    def said(name: str) -> list[str]:
+        return [text.get_text() for text in figure_of(PICTURES[name]).texts]
+
+    stacked, bold = (
+        "what shares a dot is stacked, by its shares of the time",
+        "one step's lines are bold, to be followed",
+    )
+    lockstep, overlapped, one = said("lockstep"), said("overlapped"), said("one span")
+    assert {"device idle", "device busy", stacked, "planned → computed", bold, "waiting"} <= set(lockstep)
+    assert {"device and CPU busy", "device busy", stacked, "forward, of even and odd steps"} <= set(overlapped)
+    assert "device idle" not in overlapped
+    assert not {"device idle", stacked, bold, "waiting", "planned → computed"} & set(one)
+
+
+def test_arrows_pass_other_workers_lanes_behind_their_spans_and_thinner() -> None:
+    plans = [span(PLAN, at, at + 1, step, session=session) for step, at in ((1, 0), (2, 9)) for session in (1, 2)]
+    first, second = (
+        Process(
+            name, "worker", "", [span(FORWARD, at, at + 8, step, session=session) for step, at in ((1, 2), (2, 11))]
+        )
+        for name, session in (("first", 1), ("second", 2))
+    )
+    trace = made_trace(Process("scheduler", "scheduler", "", plans), first, second)
+    (axes,) = figure_of([View(trace, whole(trace))]).axes
+    ways = [line for line in axes.lines if line.get_color() == OF_KIND[PLAN]]
+    assert [(line.get_linewidth(), line.get_zorder()) for line in ways] == [(0.7, 2), (1.6, 4), (0.4, 2), (0.4, 2)]
 
 
 @pytest.mark.parametrize("ending", [".png", ".pdf", ".svg"])

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.messages import SpanKind
+from protocol.messages import Joined, SpanKind, StartTimeline
+from tests.collector_system import HERE, System, spans
 from tests.made_traces import (
     FORWARD,
     IDLE,
@@ -28,6 +29,8 @@ from tests.made_traces import (
 from timeline import event_stream
 from timeline.errors import TraceError
 from timeline.event_stream import EventStream
+from timeline.reckoning import report
+from timeline.report import text
 from timeline.trace import Trace, read_trace
 
 SMALL = (
@@ -339,3 +342,17 @@ def test_what_a_file_calls_things_can_be_printed(tmp_path: Path) -> None:
         read_trace(path)
     assert str(error.value).isprintable()
     assert len(str(error.value)) < len(str(path)) + 200
+
+
+def test_how_its_processes_were_set_up_is_told(tmp_path: Path) -> None:
+    system = System(tmp_path)
+    system.hear(b"x", Joined("worker 0", "worker", 1, HERE, "cpu", "a model in float32 on the CPU"))
+    system.join("scheduler")
+    system.ask(StartTimeline(1, "a.json"))
+    for peer in (b"x", b"scheduler"):
+        system.hear(peer, spans((SpanKind.PLAN, system.clock, system.clock)))
+    system.stop()
+    trace = read_trace(tmp_path / "a.json")
+    assert trace.setup == ("worker 0: a model in float32 on the CPU",)
+    assert report(trace).setup == trace.setup
+    assert trace.setup[0] in text(report(trace))

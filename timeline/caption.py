@@ -9,6 +9,9 @@ from timeline.reckoning import report
 from timeline.trace import Trace
 from timeline.wording import duration, percent
 
+SEPARATOR = "  ·  "
+"""Between two figures: where a line may be broken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caption:
@@ -28,7 +31,9 @@ def caption(trace: Trace) -> Caption:
 
 def _figures(found: Report, device: DeviceFigures) -> str:
     said = [f"device active {percent(device.busy_share)}", f"idle {percent(device.idle_share)}"]
+    for kind in device.steps[:1]:  # decode steps, if there are any: the mean of all is neither theirs nor a prefill's
+        said.append(f"{kind.kind} step {duration(kind.p50_ns)} (median)")
     steps = sum(kind.count for kind in device.steps)
     if steps:
-        said += [f"{duration(device.steady_ns / steps)} a step", f"{steps:,} steps in {duration(found.steady_ns)}"]
-    return "  ·  ".join(said)
+        said.append(f"{steps:,} steps in {duration(found.steady_ns)}")
+    return "steady state: " + SEPARATOR.join(said)

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="start",
         type=seconds,
         metavar="SECONDS",
-        help="what to show, after the recording began; a page has the rest, too (default: some ordinary steps)",
+        help="what to show, since the recording began; a page has the rest, too (default: some ordinary steps)",
     )
     parser.add_argument("--to", dest="end", type=seconds, metavar="SECONDS", help="until when; default: the run's end")
 
@@ -37,7 +37,9 @@ def run(given: argparse.Namespace) -> int:
     """Draw it. Raises `TraceError`."""
     write = writer(given.out)
     trace = read_trace(given.file)
-    _write(write, [View(trace, _window(trace, given.start, given.end))], given.out)
+    window = _window(trace, given.start, given.end)
+    _write(write, [View(trace, window)], given.out)
+    print(_drawn(given.out, window, whole(trace)))
     return 0
 
 
@@ -73,6 +75,13 @@ def _write(write: Writer, views: Sequence[View], out: Path) -> None:
         write(views, out)
     except OSError as error:
         raise TraceError(f"{out}: {error.strerror or error}") from error
+
+
+def _drawn(out: Path, window: Window, run: Window) -> str:
+    """Return which part of the run is seen, so that another one can be asked for."""
+    opens = "opens on" if out.suffix.lower() == PAGE else "shows"
+    part, all_of_it = (f"{each.start / 1e9:.3f} s to {each.end / 1e9:.3f} s" for each in (window, run))
+    return f"{out} {opens} {part} since the recording began (--from, --to); the run is from {all_of_it}"
 
 
 def _window(trace: Trace, start: float | None, end: float | None) -> Window:

@@ -178,6 +178,7 @@ class Report:
 
     name: str
     started: str
+    setup: tuple[str, ...]  # how its processes were set up, in words
     from_ns: int | None  # what was asked for, if only a part was
     to_ns: int | None
     run_ns: int

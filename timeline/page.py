@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages import SpanKind
-from timeline.caption import caption
+from timeline.caption import SEPARATOR, caption
 from timeline.colours import DEVICE_IDLE, MOMENT_NAMES, NO_WORK, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
 from timeline.rows import Row, rows
 from timeline.strip import Strip
@@ -36,21 +36,21 @@ def write_page(views: Sequence[View], path: Path) -> None:
 
 
 def page(views: Sequence[View]) -> str:
-    """Return the page of `views`: whole runs under each other, opening on the window of the shortest.
+    """Return the page of `views`: whole runs under each other, opening on their windows, whose starts are aligned.
 
-    The time of one run is that since its recording began. Several count from where their devices began to compute.
+    Each run's times count from where its recording began, and so does its axis.
     """
     columns: list[bytes] = []
-    origins = [_first_computed(view.trace) for view in views] if len(views) > 1 else [0]
+    origins = [view.window.start for view in views] if len(views) > 1 else [0]
     runs = [_run(view.trace, origin, columns) for view, origin in zip(views, origins, strict=True)]
-    opening, origin = min(
-        ((view.window, origin) for view, origin in zip(views, origins, strict=True)),
-        key=lambda pair: pair[0].end - pair[1],
+    opening = (
+        min(view.window.start - origin for view, origin in zip(views, origins, strict=True)),
+        max(view.window.end - origin for view, origin in zip(views, origins, strict=True)),
     )
     kinds = sorted({int(kind) for view in views for lane in view.trace.lanes for kind in np.unique(lane.kind)})
     header = {
         "runs": runs,
-        "opening": [opening.start - origin, opening.end - origin],
+        "opening": opening,
         "kinds": _kinds(),
         "moments": _moments(),
         "plan": int(SpanKind.PLAN),
@@ -108,11 +108,6 @@ def _moments() -> list[dict[str, object]]:
     ]
 
 
-def _first_computed(trace: Trace) -> int:
-    """Return when the first device began; when the run did if none computed."""
-    return min((int(lane.start[0]) for lane in trace.lanes if lane.tid == COMPUTE), default=whole(trace).start)
-
-
 def _run(trace: Trace, origin: int, columns: list[bytes]) -> dict[str, Any]:
     """Return what a browser must know of a run; what its `rows` call columns is appended to `columns`, in order."""
     run = whole(trace)
@@ -120,11 +115,10 @@ def _run(trace: Trace, origin: int, columns: list[bytes]) -> dict[str, Any]:
     sessions = np.unique(np.concatenate([np.zeros(1, np.int64), *(lane.session for lane in trace.lanes)]))
     return {
         "name": words.name,
-        "figures": words.figures,
+        "figures": words.figures.split(SEPARATOR) if words.figures else [],
         "notes": " ".join(words.problems),
         "whole": [run.start, run.end],
         "origin": origin,
-        "sessions": sessions.tolist(),
         "rows": [_row(row, sessions, columns) for row in rows(trace)],
     }
 

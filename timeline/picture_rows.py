@@ -15,6 +15,7 @@ COPY_HEIGHT = 8.0
 STRIP_HEIGHT = 13.0
 GAP = 4.0
 PROCESS_GAP = 9.0
+AXIS = 34.0  # its ticks, and what they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,9 @@ class Placed:
 
 
 def height_of(rows: list[Row]) -> float:
-    """Return how much room a run with these rows takes, heading included."""
+    """Return how much room a run with these rows takes, heading and axis included."""
     placed = place(rows, 0.0)
-    return placed[-1].bottom if placed else HEADING
+    return (placed[-1].bottom if placed else HEADING) + AXIS
 
 
 def place(rows: list[Row], top: float) -> list[Placed]:

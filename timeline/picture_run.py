@@ -7,15 +7,14 @@ import itertools
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from protocol.messages import SpanKind
 from timeline.caption import caption
 from timeline.colours import BOTH, DEVICE_IDLE, DEVICE_ONLY, ODD_FORWARD, OF_KIND, OF_MOMENT, ink_on
-from timeline.flow import Flow, flows
 from timeline.intervals import Intervals, union
+from timeline.picture_axis import draw_axis
+from timeline.picture_flows import draw_flows
 from timeline.picture_rows import Placed, place
 from timeline.picture_text import GREY, INK, TEXT, TEXT_IN_SPAN, TITLE, shortened, text_width
 from timeline.rows import Row
@@ -29,31 +28,22 @@ LABEL_GAP = 8.0
 
 PADDING = 2.0
 """Between a span's label and its edges, at least."""
-HAIR = 0.4
-"""What happened is seen: no span is drawn narrower than a dot."""
+DOT = 0.36
+"""Of a picture made of dots, 200 an inch. What happened is seen: no span is drawn narrower."""
 EDGE = 3.0
-"""Spans at least this wide get a white edge, so that neighbours of one colour can be told apart."""
+"""Host spans at least this wide get a white edge, so that neighbours of one colour can be told apart."""
 CROWDED = 0.8
 """Where a row has more spans than one for so much of its width, what it did is shown as shares of each dot's time."""
-HATCHED = 6.0
-"""Waiting that is narrower has no room for the hatch that says so."""
-MOST_FLOWS = 60
-"""More steps than this are a thicket of lines."""
 
 LANE = "#f3f5f7"
-HATCH = "#d9dfe5"
+WAITING = "#c6ced6"
+WAITING_HEIGHT = 1.2
 IDLE_TINT = 0.16
 
 STACKED = (DEVICE_IDLE, DEVICE_ONLY, BOTH)  # from the bottom
 
 IN_SPAN = "in a span"
 """The group of all labels that must stay within a span."""
-
-
-def flows_seen(view: View) -> list[Flow]:
-    """Return the steps whose way is drawn: none if they are too many."""
-    found = flows(view.trace, view.window)
-    return found if len(found) <= MOST_FLOWS else []
 
 
 def draw_run(axes: Axes, view: View, rows: list[Row], top: float, width: float) -> None:
@@ -84,7 +74,8 @@ class _Run:
             else:
                 self._lane(each, each.row.shows)
         self._idle_device(placed)
-        self._flows(placed)
+        draw_flows(self._axes, self._view, placed, self._right)
+        draw_axis(self._axes, self._window, placed[-1].bottom, self._right)
 
     def _heading(self) -> None:
         words = caption(self._view.trace)
@@ -124,51 +115,62 @@ class _Run:
         self._boxes(placed, np.zeros(1), np.full(1, self._right), LANE, zorder=0.5)
 
     def _strip(self, placed: Placed, strip: Strip) -> None:
-        starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
-        inside = (ends > 0) & (starts < self._right)
-        if inside.sum() > self._width / CROWDED:
-            self._stack(placed, [(OF_MOMENT[moment], strip.times(moment)) for moment in STACKED])
-            return
-        for moment, colour in OF_MOMENT.items():
-            at = inside & (strip.moments == moment)
-            self._boxes(placed, starts[at], ends[at], colour, zorder=3)
+        self._stack(placed, [(OF_MOMENT[moment], strip.times(moment)) for moment in STACKED])
 
     def _lane(self, placed: Placed, lane: Lane) -> None:
         starts, ends = self._ms(lane.start), self._ms(lane.end)
         inside = (ends > 0) & (starts < self._right)
         kinds = [SpanKind(value) for value in np.unique(lane.kind[inside])]
         work = [kind for kind in kinds if kind not in NOT_WORK]
+        if SpanKind.WAIT in kinds:
+            self._waiting(placed, lane)
         if inside.sum() > self._width / CROWDED:
             of_kind = {kind: inside & (lane.kind == kind) for kind in work}
             self._stack(placed, [(OF_KIND[kind], union(lane.start[at], lane.end[at])) for kind, at in of_kind.items()])
             return
-        if SpanKind.WAIT in kinds:
-            at = inside & (lane.kind == SpanKind.WAIT) & ((ends - starts) * self._points >= HATCHED)
-            self._boxes(placed, starts[at], ends[at], "none", zorder=1, hatch="/////")
         for kind in work:
             at = inside & (lane.kind == kind)
             odd = (kind == SpanKind.FORWARD) & (lane.step % 2 == 1)
-            self._work(placed, starts[at & ~odd], ends[at & ~odd], OF_KIND[kind])
-            self._work(placed, starts[at & odd], ends[at & odd], ODD_FORWARD)
+            edged = lane.tid == HOST
+            self._work(placed, starts[at & ~odd], ends[at & ~odd], OF_KIND[kind], edged=edged)
+            self._work(placed, starts[at & odd], ends[at & odd], ODD_FORWARD, edged=edged)
             if placed.height > TEXT_IN_SPAN + 2 * PADDING:
                 self._names(placed, lane, kind, at)
 
     def _stack(self, placed: Placed, layers: list[tuple[str, Intervals]]) -> None:
-        """Draw dot by dot for how much of its time each layer was there, the first one at the bottom."""
-        end = self._window.start + self._right * 1e6
-        dots = np.linspace(self._window.start, end, int(self._width / HAIR) + 1).astype(np.int64)
+        """Draw for how much of each dot's time each layer was there, the first one at the bottom; like dots as one."""
+        offsets = np.linspace(0, self._width / self._points, round(self._width / DOT) + 1)
+        offsets = np.append(offsets[offsets < self._right], self._right)
+        dots: NDArray[np.int64] = np.unique(self._window.start + np.rint(offsets * 1e6).astype(np.int64))
         below = np.full(len(dots) - 1, placed.bottom)
         for colour, times in layers:
-            above = below - placed.height * times.within(dots[:-1], dots[1:]) / np.maximum(np.diff(dots), 1)
-            self._rectangles(self._ms(dots[:-1]), self._ms(dots[1:]), above, below, colour, zorder=3)
+            above = below - placed.height * times.within(dots[:-1], dots[1:]) / np.diff(dots)
+            new = np.concatenate(([True], (above[1:] != above[:-1]) | (below[1:] != below[:-1])))
+            starts, ends = self._ms(dots[:-1][new]), self._ms(np.append(dots[:-1][new][1:], dots[-1]))
+            at = (above < below)[new]
+            self._rectangles(starts[at], ends[at], above[new][at], below[new][at], colour, zorder=3, smooth=False)
             below = above
 
-    def _work(self, placed: Placed, starts: NDArray[np.float64], ends: NDArray[np.float64], colour: str) -> None:
-        hair = HAIR / self._points
+    def _waiting(self, placed: Placed, lane: Lane) -> None:
+        """Draw a line where a process waits; what interrupts it for less than a dot hides nothing."""
+        at = lane.kind == SpanKind.WAIT
+        dot = int(DOT / self._points * 1e6)
+        times = union(lane.start[at], lane.end[at] + dot)
+        starts, ends = self._ms(times.start), self._ms(times.end - dot)
+        inside = (ends > 0) & (starts < self._right)
+        middle = np.full(int(inside.sum()), placed.top + placed.height / 2)
+        self._rectangles(
+            starts[inside], ends[inside], middle - WAITING_HEIGHT / 2, middle + WAITING_HEIGHT / 2, WAITING, zorder=1
+        )
+
+    def _work(
+        self, placed: Placed, starts: NDArray[np.float64], ends: NDArray[np.float64], colour: str, *, edged: bool
+    ) -> None:
+        hair = DOT / self._points
         narrow = ends - starts < hair
         middle = (starts + ends) / 2
         starts, ends = np.where(narrow, middle - hair / 2, starts), np.where(narrow, middle + hair / 2, ends)
-        wide = (ends - starts) * self._points >= EDGE
+        wide = ((ends - starts) * self._points >= EDGE) & edged
         self._boxes(placed, starts[~wide], ends[~wide], colour, zorder=3)
         self._boxes(placed, starts[wide], ends[wide], colour, zorder=3, edge="white")
 
@@ -181,12 +183,11 @@ class _Run:
         *,
         zorder: float,
         edge: str = "none",
-        hatch: str | None = None,
         alpha: float = 1.0,
     ) -> None:
         """Draw rectangles over the row's full height, those parts that are in the window."""
         top, bottom = np.full(len(starts), placed.top), np.full(len(starts), placed.bottom)
-        self._rectangles(starts, ends, top, bottom, colour, zorder=zorder, edge=edge, hatch=hatch, alpha=alpha)
+        self._rectangles(starts, ends, top, bottom, colour, zorder=zorder, edge=edge, alpha=alpha)
 
     def _rectangles(
         self,
@@ -198,8 +199,8 @@ class _Run:
         *,
         zorder: float,
         edge: str = "none",
-        hatch: str | None = None,
         alpha: float = 1.0,
+        smooth: bool = True,
     ) -> None:
         if not len(starts):
             return
@@ -213,10 +214,10 @@ class _Run:
             PolyCollection(
                 list(corners),
                 facecolors=colour,
-                edgecolors=HATCH if hatch else edge,
+                edgecolors=edge,
                 linewidths=0.5 if edge != "none" else 0,
-                hatch=hatch,
                 alpha=alpha,
+                antialiaseds=smooth,
                 zorder=zorder,
             ),
             autolim=False,
@@ -260,37 +261,8 @@ class _Run:
                 strip = strips[lane.pid]
                 starts, ends = self._ms(strip.edges[:-1]), self._ms(strip.edges[1:])
                 at = (strip.moments == DEVICE_IDLE) & (ends > 0) & (starts < self._right)
-                at &= (ends - starts) * self._points >= HAIR
+                at &= (ends - starts) * self._points >= DOT
                 self._boxes(each, starts[at], ends[at], OF_MOMENT[DEVICE_IDLE], zorder=0.8, alpha=IDLE_TINT)
-
-    def _flows(self, placed: list[Placed]) -> None:
-        """Draw thin lines from each plan to its computation, and from there to where its answer is settled."""
-        found = flows_seen(self._view)
-        lanes = [(each, each.row.shows) for each in placed if isinstance(each.row.shows, Lane)]
-        hosts = {lane.pid: each.bottom for each, lane in lanes if lane.tid == HOST}
-        devices = {lane.pid: each.top for each, lane in lanes if lane.tid == COMPUTE}
-        for number, flow in enumerate(found):
-            if flow.scheduler is not None:
-                bold = number == len(found) // 2  # one for all
-                self._line(flow, hosts[flow.scheduler], devices[flow.worker], bold=bold)
-
-    def _line(self, flow: Flow, above: float, below: float, *, bold: bool) -> None:
-        clip = Rectangle((0, above), self._right, below - above, transform=self._axes.transData)
-        for high, low, kind in (
-            (flow.planned, flow.began, SpanKind.PLAN),
-            (flow.settled, flow.ended, SpanKind.SETTLE),
-        ):
-            if high is not None:
-                line = Line2D(
-                    [(high - self._window.start) / 1e6, (low - self._window.start) / 1e6],
-                    [above, below],
-                    color=OF_KIND[kind],
-                    linewidth=1.6 if bold else 0.7,
-                    alpha=1.0 if bold else 0.6,
-                    zorder=4 if bold else 2,
-                )
-                self._axes.add_line(line)
-                line.set_clip_path(clip)
 
     def _ms(self, times: NDArray[np.int64]) -> NDArray[np.float64]:
         return (times - self._window.start) / 1e6

@@ -45,6 +45,7 @@ def report(trace: Trace, start: float | None = None, end: float | None = None) -
     return Report(
         name=trace.name,
         started=trace.started,
+        setup=trace.setup,
         from_ns=None if start is None else round(1e9 * start),
         to_ns=None if end is None else round(1e9 * end),
         run_ns=run_ns,

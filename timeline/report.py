@@ -64,6 +64,8 @@ def _parts(found: Report) -> Iterator[str]:
     yield f"{found.name}{_part_of(found)}: {duration(found.run_ns)}" + (
         f", recorded {found.started}" if found.started else ""
     )
+    if found.setup:
+        yield "\n".join(found.setup)
     if found.problems:
         yield "\n".join(f"NOTE: {problem}" for problem in found.problems)
     if found.together is not None:

@@ -114,6 +114,7 @@ class Trace:
     clock_error: int  # nanoseconds by which a device's or another host's spans may be off, at most
     complete: bool  # whether the file has its end
     counters: tuple[Counter, ...] = ()
+    setup: tuple[str, ...] = ()  # how its processes were set up, in words
 
 
 def read_trace(path: Path) -> Trace:
@@ -204,6 +205,7 @@ class _Reading:
             self._about[_pid(pid)] = {
                 "role": arguments["role"],
                 "device": plain(str(arguments.get("device", ""))),
+                "about": plain(str(arguments.get("about", ""))),
                 "clock_error": round(arguments.get("clock_error_us", 0) * 1e3),
             }
         elif name == "stepahead_lost":
@@ -226,7 +228,13 @@ class _Reading:
             clock_error=max((about["clock_error"] for about in self._about.values()), default=0),
             complete=self._stream.complete,
             counters=tuple(self._told()),
+            setup=tuple(self._setup()),
         )
+
+    def _setup(self) -> Iterator[str]:
+        for pid, about in self._about.items():
+            if about["about"]:
+                yield f"{self._names.get(pid, about['role'])}: {about['about']}"
 
     def _lanes(self) -> Iterator[Lane]:
         for pid, tid in sorted(lane for lane in self._rows if lane[0] in self._about):

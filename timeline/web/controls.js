@@ -74,7 +74,7 @@ class Controls {
     for (const run of runs) {
       for (const way of run.ways.of.values()) if (way.step === number) return this.select(run, way);
     }
-    this.said.textContent = `No step ${number} was computed.`;
+    this.said.textContent = `Step ${number} was not computed.`;
   }
 
   say() {
@@ -84,7 +84,8 @@ class Controls {
       return;
     }
     const { run, way } = this.selected;
-    const parts = [`Step ${way.step}: ${way.rows} rows, ${way.tokens} tokens, computed in ${timeText(way.ended - way.began)}`];
+    const name = this.header.runs.length > 1 ? `${run.name}, step ${way.step}` : `Step ${way.step}`;
+    const parts = [`${name}: ${way.rows} rows, ${way.tokens} tokens, computed in ${timeText(way.ended - way.began)}`];
     if (way.planned !== null) {
       const ahead = way.began - way.planned;
       const before = this.before(run, way);
@@ -130,7 +131,7 @@ class Controls {
     const found = this.under(x, y);
     this.tip.hidden = !found;
     if (!found) return;
-    const { run, row, i } = found;
+    const { row, i } = found;
     const kind = row.shows === "strip" ? this.header.moments[row.kind[i]] : this.header.kinds[row.kind[i]];
     const title = document.createElement("b"), table = document.createElement("table");
     title.textContent = kind.name;
@@ -142,10 +143,10 @@ class Controls {
     };
     line("process", row.device ? `${row.process} (${row.device})` : row.process);
     if (row.shows !== "strip") {
-      if (row.step[i]) line("step", `${row.step[i]}, session ${run.sessions[row.session[i]]}`);
+      if (row.step[i]) line("step", `${row.step[i]}`);
       for (const name of ["rows", "tokens", "decodes", "wasted"]) if (row[name][i]) line(name, row[name][i].toLocaleString("en"));
     }
-    line("start", timeText(row.start[i], 1000));
+    line("start", `${(row.start[i] / 1e9).toFixed(6)} s`); // as `--from` takes it
     line("duration", timeText(row.end[i] - row.start[i]));
     this.tip.replaceChildren(title, table);
     const stage = this.canvas.parentElement.clientWidth;
@@ -173,9 +174,10 @@ class Controls {
     document.getElementById("step").addEventListener("change", (event) => {
       const text = event.target.value.trim();
       if (text === "") this.select(null, null);
-      else this.go(Number(text));
+      else if (/^\d+$/.test(text)) this.go(Number(text));
+      else this.said.textContent = `“${text}” is no step's number.`;
     });
-    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("keydown", (event) => this.key(event));
     this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.canvas.addEventListener("pointerdown", (event) => this.down(event));
     this.canvas.addEventListener("pointermove", (event) => this.moved(event));
@@ -194,7 +196,7 @@ class Controls {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || (event.target.tagName === "INPUT" && event.key !== "Escape")) return;
     const acts = {
       "+": () => this.change((view) => view.zoom(1 / ZOOM)),
       "=": () => this.change((view) => view.zoom(1 / ZOOM)),
@@ -264,19 +266,39 @@ class Controls {
 
 function legend(header) {
   const list = document.getElementById("legend");
-  const entry = (colour, name) => {
-    const item = document.createElement("li"), box = document.createElement("i");
-    box.style.background = colour;
-    item.append(box, name);
+  const add = (name, ...marks) => {
+    const item = document.createElement("li");
+    item.append(...marks, name);
     list.append(item);
+    return item;
   };
-  for (const moment of header.moments) if (moment.colour) entry(moment.colour, moment.name);
-  const line = document.createElement("li");
-  line.className = "new";
-  line.setAttribute("aria-hidden", "true");
-  list.append(line);
-  entry("var(--wait)", "waiting");
-  for (const number of header.seen) entry(header.kinds[number].colour, header.kinds[number].name);
+  const mark = (colour, line = false) => {
+    const box = document.createElement("i");
+    box.style.background = colour;
+    if (line) box.className = "line";
+    return box;
+  };
+  const newLine = () => {
+    const item = add("");
+    item.className = "new";
+    item.setAttribute("aria-hidden", "true");
+  };
+  const seen = header.moments.filter((_, number) => header.momentsSeen.has(number));
+  for (const moment of [...seen.filter((each) => each.colour).reverse(), ...seen.filter((each) => !each.colour)]) {
+    if (moment.idle) add(`${moment.name}, in the strip and above it`, mark(moment.colour), mark(`color-mix(in srgb, ${moment.colour} calc(100% * var(--tint)), var(--lane))`));
+    else add(moment.name, mark(moment.colour || "var(--lane)"));
+  }
+  add("What shares a pixel is stacked, by its shares of the time.").className = "note";
+  newLine();
+  add("planned → computed", mark(header.kinds[header.plan].colour, true));
+  add("computed → settled", mark(header.kinds[header.settle].colour, true));
+  add("waiting", mark("var(--wait)", true));
+  newLine();
+  for (const number of header.seen) {
+    const kind = header.kinds[number];
+    if (kind.odd) add(`${kind.name}, of even and odd steps`, mark(kind.colour), mark(kind.odd));
+    else add(kind.name, mark(kind.colour));
+  }
 }
 
 readTrace().then((header) => {

@@ -1,30 +1,58 @@
 "use strict";
-// What is drawn on a canvas. A row is painted span by span; what is narrower than a pixel is merged into its column.
+// What is drawn on a canvas. A row is painted span by span; a crowded one, and a strip, pixel by pixel: see `shares`.
 
 const HEIGHTS = { host: 40, copy: 14, compute: 46, strip: 20 };
 const ROW_GAP = 5;
 const PROCESS_GAP = 12;
-const RUN_GAP = 26;
-const HEADING = 44; // a run's name and its figures; a single one's name is the page's
-const FIGURES = 26;
+const RUN_GAP = 22;
+const NAME = 22; // a run's name; a single one's is the page's
+const FIGURES = 19; // a line of them
 const AXIS = 24;
+const NARROW = 600; // a screen whose headings begin at its edge
+const SEPARATOR = "  ·  ";
 const MOST_WAYS = 80; // more lines are a thicket
 const DIMMED = 0.22;
 
-/** Give each row its `y` and `height`; return how high it all is. */
-function layOut(runs) {
-  let y = AXIS;
+/** Give each run its place, the lines of its heading and its axis, each row its `y` and `height`; return how high all is. */
+function layOut(runs, context, width) {
+  let y = 4;
   runs.forEach((run, number) => {
-    run.y = y + (number ? RUN_GAP : 4);
-    y = run.y + (runs.length > 1 ? HEADING : FIGURES);
+    run.y = y + (number ? RUN_GAP : 0);
+    run.left = width < NARROW ? 0 : GUTTER;
+    context.font = `13px ${FONT}`;
+    run.lines = wrapped(context, run.figures, width - run.left - RIGHT);
+    run.axis = run.y + (runs.length > 1 ? NAME : 0) + FIGURES * run.lines.length;
+    y = run.axis + AXIS;
     run.rows.forEach((row, at) => {
       if (at) y += row.opens ? PROCESS_GAP : ROW_GAP;
       row.y = y;
       row.height = HEIGHTS[row.shows];
       y += row.height;
     });
+    run.bottom = y;
   });
   return y + 8;
+}
+
+/** Return the lines of a text that may be broken between its parts. */
+function wrapped(context, parts, room) {
+  const lines = [];
+  for (const part of parts) {
+    const longer = lines.length ? lines.at(-1) + SEPARATOR + part : "";
+    if (longer && context.measureText(longer).width <= room) lines[lines.length - 1] = longer;
+    else lines.push(part);
+  }
+  return lines;
+}
+
+/** Return as much of a text as there is room for, with … in its middle if that is not all. */
+function shortened(context, text, room) {
+  let kept = text.length, short = text;
+  while (kept && context.measureText(short).width > room) {
+    kept--;
+    short = `${text.slice(0, (kept + 1) >> 1)}…${text.slice(text.length - (kept >> 1))}`;
+  }
+  return short;
 }
 
 /** Return {context, width, height} of a canvas with `height` CSS pixels, sharp on this screen. */
@@ -54,19 +82,19 @@ const FONT = 'system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
 class Painter {
   constructor(canvas, header, view) {
     Object.assign(this, { canvas, header, view });
-    this.height = layOut(header.runs);
   }
 
   /** Paint everything; `selected` is a way of `run`, or null. */
   paint(selected) {
-    const { context, width, height } = prepare(this.canvas, this.height);
+    const high = layOut(this.header.runs, this.canvas.getContext("2d"), this.canvas.clientWidth);
+    const { context, width, height } = prepare(this.canvas, high);
     this.view.width = width;
     this.context = context;
     this.look = colours();
-    this.axis(width, height);
     for (const run of this.header.runs) {
       const way = selected && selected.run === run ? selected.way : null;
-      this.heading(run);
+      this.axis(run, width);
+      this.heading(run, width);
       run.rows.forEach((row) => this.label(row));
       context.save();
       context.beginPath();
@@ -78,7 +106,8 @@ class Painter {
     }
   }
 
-  axis(width, height) {
+  /** Draw a run's axis: its times count from where its recording began. */
+  axis(run, width) {
     const { context, view, look } = this;
     const step = tickStep(view.perPixel * 90);
     context.font = `12px ${FONT}`;
@@ -86,37 +115,31 @@ class Painter {
     context.fillStyle = look.grey;
     context.strokeStyle = look.line;
     context.lineWidth = 1;
-    for (let tick = Math.ceil(view.from / step) * step; tick <= view.to; tick += step) {
-      const x = Math.round(view.x(tick)) + 0.5;
+    for (let tick = Math.ceil((view.from + run.origin) / step) * step; tick <= view.to + run.origin; tick += step) {
+      const x = Math.round(view.x(tick - run.origin)) + 0.5;
       context.beginPath();
-      context.moveTo(x, AXIS - 6);
-      context.lineTo(x, height);
+      context.moveTo(x, run.axis + AXIS - 6);
+      context.lineTo(x, run.bottom);
       context.stroke();
-      if (x > GUTTER + 20 && x < width - 30) context.fillText(tick ? timeText(tick, step) : "0", x, AXIS / 2 - 2);
+      if (x > GUTTER + 20 && x < width - 30) context.fillText(tick ? timeText(tick, step) : "0", x, run.axis + AXIS / 2 - 1);
     }
   }
 
-  heading(run) {
+  heading(run, width) {
     const { context, look } = this;
     context.textAlign = "left";
     context.fillStyle = look.ink;
     context.font = `600 14px ${FONT}`;
-    const several = this.header.runs.length > 1;
-    if (several) this.fill(run.name, GUTTER, run.y + 8);
+    let y = run.y + FIGURES / 2;
+    if (this.header.runs.length > 1) {
+      context.fillText(shortened(context, run.name, width - run.left - RIGHT), run.left, y);
+      y += NAME;
+    }
     context.font = `13px ${FONT}`;
-    this.fill(run.figures, GUTTER, run.y + (several ? 27 : 9));
-  }
-
-  /** Write on paper: what is below does not shine through. */
-  fill(text, x, y) {
-    const { context, look } = this;
-    context.save();
-    context.lineWidth = 4;
-    context.lineJoin = "round";
-    context.strokeStyle = look.paper;
-    context.strokeText(text, x, y);
-    context.fillText(text, x, y);
-    context.restore();
+    for (const line of run.lines) {
+      context.fillText(line, run.left, y);
+      y += FIGURES;
+    }
   }
 
   label(row) {
@@ -134,7 +157,7 @@ class Painter {
     context.fillStyle = look.lane;
     context.fillRect(first, row.y, last - first, row.height);
     if (row.shows === "strip") {
-      this.spans(run, row, header.shown);
+      this.shares(run, row, header.shown);
       return;
     }
     const strip = row.shows === "compute" && run.rows.find((other) => other.shows === "strip" && other.process === row.process);
@@ -148,10 +171,17 @@ class Painter {
       this.spans(run, { ...row, shows: "line", y: row.y + row.height / 2 - 1, height: 2 }, header.waits);
     }
     if (way !== undefined) context.globalAlpha = DIMMED;
-    this.spans(run, row, header.work);
+    const paint = this.crowded(run, row) ? this.shares : this.spans;
+    paint.call(this, run, row, header.work);
     context.globalAlpha = 1;
     if (way) this.spans(run, row, header.work, way.key);
     if (row.height > 20) this.names(run, row, way);
+  }
+
+  /** Return whether a row has more spans than pixels. */
+  crowded(run, row) {
+    const [first, last] = seen(row, this.view.from + run.origin, this.view.to + run.origin);
+    return last - first > this.view.room;
   }
 
   /** Fill the spans whose colour `accepts`; only those of the step `key`, if one is given. */
@@ -159,13 +189,14 @@ class Painter {
     const { context, view, header } = this;
     const [first, last] = seen(row, view.from + run.origin, view.to + run.origin);
     const offset = GUTTER - (view.from + run.origin) / view.perPixel, scale = 1 / view.perPixel;
+    const dots = window.devicePixelRatio || 1;
     const { start, end, paint, y, height } = row;
-    const edge = row.shows === "strip" || row.shows === "gaps" || row.shows === "line" ? 0 : 0.75;
-    const shares = new Float64Array(header.palette.length), crowded = row.shows === "strip" || last - first > view.room;
-    let column = -1, filled = 0;
+    const edge = row.shows === "host" ? 0.75 : 0; // touching steps of a device have no gap
+    const shares = new Float64Array(header.palette.length);
+    let column = -1, filled = false;
     const flush = () => {
-      if (filled) this.column(row, column, shares, crowded ? Math.max(filled, 1) : 0);
-      filled = 0;
+      if (filled && row.shows !== "gaps") this.most(row, column, shares);
+      filled = false;
       shares.fill(0);
     };
     for (let i = first; i < last; i++) {
@@ -175,36 +206,72 @@ class Painter {
       if (width < 1) {
         const at = Math.floor(left);
         if (at !== column) { flush(); column = at; }
-        filled += width || 1e-6;
-        shares[crowded ? header.plain[colour] : colour] += width || 1e-6;
+        filled = true;
+        shares[colour] += width || 1e-6;
         continue;
       }
       context.fillStyle = header.palette[colour];
-      const from = Math.max(left, GUTTER - 2), to = Math.min(left + width, view.width);
+      const from = Math.round(Math.max(left, GUTTER - 2) * dots) / dots;
+      const to = Math.round(Math.min(left + width, view.width) * dots) / dots;
       context.fillRect(from, y, to - from - (width > 4 ? edge : 0), height);
     }
     flush();
   }
 
-  /** Fill a pixel's column with what was in it, one above the other, `high` being the whole; if 0, with what was most. */
-  column(row, x, shares, high) {
+  /** Fill a pixel's column with what it has most of, the paler the less that is. */
+  most(row, x, shares) {
     const { context, header } = this;
-    if (!high) {
-      const before = context.globalAlpha;
-      context.globalAlpha = before * Math.min(1, Math.max(0.35, shares.reduce((sum, share) => sum + share)));
-      context.fillStyle = header.palette[shares.indexOf(Math.max(...shares))];
-      context.fillRect(x, row.y, 1, row.height);
-      context.globalAlpha = before;
-      return;
-    }
-    let bottom = row.y + row.height;
-    shares.forEach((share, colour) => {
-      if (!share) return;
-      const part = (share / high) * row.height;
+    const before = context.globalAlpha;
+    context.globalAlpha = before * Math.min(1, Math.max(0.35, shares.reduce((sum, share) => sum + share)));
+    context.fillStyle = header.palette[shares.indexOf(Math.max(...shares))];
+    context.fillRect(x, row.y, 1, row.height);
+    context.globalAlpha = before;
+  }
+
+  /** Fill each column of the screen's dots with all that is in it, one above the other, by shares of its time. */
+  shares(run, row, accepts) {
+    const { context, view, header } = this;
+    const scale = window.devicePixelRatio || 1, count = Math.round(view.room * scale), perDot = view.span / count;
+    const origin = view.from + run.origin;
+    const left = Math.round(GUTTER * scale), top = Math.round(row.y * scale);
+    const high = Math.round((row.y + row.height) * scale) - top;
+    const [first, last] = seen(row, origin, view.to + run.origin);
+    const shares = new Float64Array(header.palette.length);
+    let dot = -1, sum = 0;
+    const add = (colour, share) => { shares[colour] += share; sum += share; };
+    const flush = () => {
+      if (!sum) return;
+      let below = 0;
+      const all = Math.max(sum, 1);
+      shares.forEach((share, colour) => {
+        if (!share) return;
+        const from = Math.round((below / all) * high), to = Math.round(((below + share) / all) * high);
+        context.fillStyle = header.palette[colour];
+        context.fillRect(left + dot, top + high - to, 1, to - from);
+        below += share;
+      });
+      shares.fill(0);
+      sum = 0;
+    };
+    context.save();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    for (let i = first; i < last; i++) {
+      if (!accepts[row.paint[i]]) continue;
+      const colour = header.plain[row.paint[i]];
+      const begin = Math.max(0, (row.start[i] - origin) / perDot), end = Math.min(count, (row.end[i] - origin) / perDot);
+      if (end <= begin) continue;
+      const at = Math.floor(begin), stop = Math.floor(end);
+      if (at !== dot) { flush(); dot = at; }
+      if (stop === at) { add(colour, end - begin); continue; }
+      add(colour, at + 1 - begin);
+      flush();
       context.fillStyle = header.palette[colour];
-      context.fillRect(x, bottom - part, 1, part);
-      bottom -= part;
-    });
+      context.fillRect(left + at + 1, top, stop - at - 1, high);
+      dot = stop;
+      if (end > stop) add(colour, end - stop);
+    }
+    flush();
+    context.restore();
   }
 
   names(run, row, way) {

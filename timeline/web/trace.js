@@ -12,6 +12,7 @@ async function readTrace() {
   const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = await new Response(unpacked).arrayBuffer();
   mix(header);
+  header.momentsSeen = new Set();
   let at = 0;
   for (const run of header.runs) {
     for (const row of run.rows) {
@@ -26,6 +27,7 @@ async function readTrace() {
       row.paint = row.shows === "strip" ? row.kind.map((moment) => header.ofMoment[moment])
         : row.kind.map((kind, i) => (row.step[i] % 2 && header.ofOdd[kind]) || header.ofKind[kind]);
     }
+    run.rows.filter((row) => row.shows === "strip").forEach((row) => row.kind.forEach((moment) => header.momentsSeen.add(moment)));
     run.ways = waysOf(run, header.plan, header.settle);
   }
   return header;
@@ -96,7 +98,7 @@ function waysOf(run, plan, settle) {
       if (way) way.ended = Math.max(way.ended, row.end[i]);
       else {
         of.set(key, {
-          key, step: row.step[i], session: run.sessions[row.session[i]], row: number, began: row.start[i], ended: row.end[i],
+          key, step: row.step[i], row: number, began: row.start[i], ended: row.end[i],
           rows: row.rows[i], tokens: row.tokens[i], planned: null, settled: null, planRow: -1, settleRow: -1,
         });
       }
