@@ -119,8 +119,8 @@ def test_a_bare_list_of_events_is_read(tmp_path: Path) -> None:
 def test_text_that_looks_like_a_border_between_events_is_none(tmp_path: Path) -> None:
     odd = Process('},{"ph":1},\\n{', "scheduler", "", [span(PLAN, 1, 2, 1), span(SETTLE, 2, 3, 1)])
     path = write_trace(tmp_path / "run.json", odd)
-    for text in (path.read_text(), *laid_out(path.read_text()).values()):
-        path.write_text(text)
+    for layout in (path.read_text(), *laid_out(path.read_text()).values()):
+        path.write_text(layout)
         assert_same(read_trace(path), made_trace(odd))
 
 
