@@ -121,6 +121,8 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
         made["errors"] = ("why",) * int(np.isin(made["finish"], (Finish.ERROR, Finish.REFUSED)).sum())
     if name == "Spans":
         made["end"] = np.maximum(made["start"], made["end"])
+    if name == "View":
+        made["known"] = draw(st.integers(0, len(made["device"])))
     if name == "Generate":
         chosen = draw(st.sampled_from(["prompt", "messages", "token_ids"]))
         for field in ("prompt", "messages", "token_ids"):
