@@ -20,6 +20,7 @@ from bench.machine import machine
 from bench.served import Served
 from checkpoint import locate
 from client import AsyncClient
+from client.ask import Settings
 from protocol.messages import StartTimeline, StopTimeline, TimelineState
 from stepahead.progress import Progress
 from timeline.ask import ask
@@ -82,9 +83,9 @@ async def _measure(
     off: list[float] = []
     on: list[float] = []
     async with AsyncClient(address) as client:
-        settings = {"max_tokens": length, "temperature": 0.0, "ignore_eos": True}
-        others = [asyncio.create_task(client.generate(PROMPT, **settings)) for _ in range(requests - 1)]  # type: ignore[arg-type]
-        async with aclosing(client.stream(PROMPT, **settings)) as stream:  # type: ignore[arg-type]
+        settings = Settings(max_tokens=length, temperature=0.0, ignore_eos=True)
+        others = [asyncio.create_task(client.generate(PROMPT, **settings)) for _ in range(requests - 1)]
+        async with aclosing(client.stream(PROMPT, **settings)) as stream:
             tokens = aiter(stream)
             await _steps(tokens, steps)
             for pair in range(pairs):

@@ -551,6 +551,13 @@ def test_names_that_would_spoil_a_page_or_a_terminal_are_made_plain(system: Syst
     assert len(process.joined.name) <= 100
 
 
+def test_how_a_process_was_set_up_is_made_plain_too(system: System) -> None:
+    system.hear(b"worker", Joined("worker", "worker", 1, HERE, about="\x1b[2J" + "m" * 10_000))
+    (process,) = system.collector._members.values()
+    assert process.joined.about.isprintable()
+    assert len(process.joined.about) <= 100
+
+
 def test_a_system_has_a_bounded_number_of_processes_and_all_have_a_role(system: System) -> None:
     system.join("cook", "cook")
     assert not system.collector._members

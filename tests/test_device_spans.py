@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import torch
 
 from gpu_worker.device import Event
 from gpu_worker.engine import Engine
@@ -27,8 +26,6 @@ BEHIND_EACH_OTHER = ((SpanKind.COPY_IN,), (SpanKind.FORWARD, SpanKind.SAMPLE), (
     params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)],
 )
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no GPU")
     path = save(tiny_model("grouped queries"), tmp_path_factory.mktemp("model"))
     made = poisoned_engine(path, device=request.param, max_num_seqs=8, kv_cache_blocks=200, max_model_len=256)
     yield made

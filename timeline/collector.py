@@ -151,6 +151,7 @@ class Collector:
                 name=next(name for name in _names(plain(joined.name)) if name not in names),
                 device=plain(joined.device),
                 host=plain(joined.host),
+                about=plain(joined.about),
             )
             same_clock = joined.host == self._host
             self._members[peer] = Member(next(self._numbers), named, clock, same_clock)
