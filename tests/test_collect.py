@@ -1,4 +1,4 @@
-"""The collector's process: what has come by its end is written, and who is gone is forgotten."""
+"""The collector's process: what has come by its end is written, also of those who are gone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from protocol.messages import Joined, Message, Ping, SpanKind
+from protocol.messages import Joined, Ping, SpanKind
 from protocol.sockets import bind_router, connect_dealer, send
-from tests.collector_system import HERE, spans
+from tests.collector_system import HERE, load, spans
 from tests.stub_stop import Stop
 from timeline.collect import CollectorProcess
-from timeline.collector import Collector, Said
+from timeline.collector import Collector
 from timeline.recorder import nanoseconds
 from timeline.trace import read_trace
 
@@ -61,19 +61,18 @@ def test_what_has_come_by_the_end_is_written_and_the_recording_closed(place: Pla
     collector.close(nanoseconds())
 
 
-def test_who_cannot_be_told_anything_is_forgotten(place: Place, tmp_path: Path) -> None:
-    forgotten: list[bytes] = []
-
-    class Stub(Collector):
-        """Says something to somebody who is not there."""
-
-        def hear(self, _peer: bytes, _message: Message, _clock: int) -> list[Said]:
-            return [(b"gone", Ping())]
-
-        def forget(self, peer: bytes) -> None:
-            forgotten.append(peer)
-
-    assert send(place.dealer, Ping())
+def test_what_somebody_sent_before_it_ended_is_written_though_it_cannot_be_answered(
+    place: Place, tmp_path: Path
+) -> None:
+    collector = Collector(HERE, tmp_path, 2**20)
+    file = tmp_path / "a.json"
+    collector.start(file, nanoseconds())
+    at = nanoseconds()
+    told = Joined("scheduler", "scheduler", 1, HERE), Ping(), spans((SpanKind.PLAN, at, at)), Ping(), load(at)
+    for message in told:
+        assert send(place.dealer, message)
     assert place.router.poll(5000)
-    place.run(Stub(HERE, tmp_path, 2**20))
-    assert forgotten == [b"gone"]
+    place.dealer.close(300)
+    time.sleep(0.2)  # until the connection is over
+    place.run(collector)
+    assert sum(len(lane) for lane in read_trace(file).lanes) == 1

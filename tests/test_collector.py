@@ -67,7 +67,7 @@ def test_a_ping_is_answered_with_the_collectors_life_once_the_collector_knows_wh
 
 def test_who_was_forgotten_hears_it_from_its_next_ping(system: System) -> None:
     system.join("x")
-    system.wait(11)
+    system.silence()
     assert system.hear(b"x", Ping()) == [Pong(STRANGER, 0)]
 
 
@@ -144,22 +144,12 @@ def test_stopping_waits_for_what_was_recorded_and_not_yet_sent(system: System) -
     assert len([e for e in system.events() if e["ph"] == "X"]) == 1
 
 
-def test_stopping_waits_for_nobody_who_is_gone_or_hangs(system: System) -> None:
-    system.join("gone")
+def test_stopping_waits_a_second_at_most_for_one_that_hangs_or_is_gone(system: System) -> None:
     system.join("hangs")
     system.ask(StartTimeline(1, "a.json"))
     system.hear(CLIENT, StopTimeline(2))
-    system.collector.forget(b"gone")
     assert CLIENT not in system.wait(CLOSING_SECONDS * 0.9)
     assert CLIENT in system.wait(CLOSING_SECONDS * 0.2)
-
-
-def test_a_recording_ends_as_soon_as_the_last_one_it_waits_for_is_gone(system: System) -> None:
-    system.join("gone")
-    system.ask(StartTimeline(1, "a.json"))
-    system.hear(CLIENT, StopTimeline(2))
-    system.collector.forget(b"gone")
-    assert CLIENT in system.wait(0.01)
 
 
 def test_who_stops_a_recording_that_ends_by_itself_meanwhile_is_answered(tmp_path: Path) -> None:
@@ -266,15 +256,22 @@ def test_a_full_file_ends_the_recording_and_says_so(tmp_path: Path) -> None:
 
 def test_a_silent_process_is_forgotten(system: System) -> None:
     system.join("one")
-    system.wait(11)
+    system.silence()
     system.hear(CLIENT, StartTimeline(1, "a.json"))
     assert b"one" not in system.said
 
 
+def test_while_the_collector_itself_was_stopped_nobody_was_silent(system: System) -> None:
+    system.join("one")
+    system.wait(3600)
+    system.hear(CLIENT, StartTimeline(1, "a.json"))
+    assert system.said[b"one"] == [ON]
+
+
 def test_who_sends_anything_is_not_silent(system: System) -> None:
     system.join("one")
-    for _ in range(3):
-        system.wait(6)
+    for _ in range(100):
+        system.wait(0.25)
         system.hear(b"one", Ping())
     system.hear(CLIENT, StartTimeline(1, "a.json"))
     assert system.said[b"one"] == [ON]
@@ -339,7 +336,7 @@ def test_what_a_process_tells_before_its_clock_is_known_is_not_written(system: S
 
 
 def test_a_clock_is_measured_anew_after_some_answers_and_after_a_pause() -> None:
-    member = Member(1, Joined("far", "worker", 1, ELSEWHERE), 0, same_clock=False)
+    member = Member(1, Joined("far", "worker", 1, ELSEWHERE), same_clock=False)
 
     def answer(clock: int, took: int) -> int:
         assert member.ask_clock(clock) == ClockAsk(clock)
@@ -358,7 +355,7 @@ def test_a_clock_is_measured_anew_after_some_answers_and_after_a_pause() -> None
 
 def test_an_answer_before_its_question_and_one_of_this_host_change_nothing() -> None:
     for same_clock in (False, True):
-        member = Member(1, Joined("far", "worker", 1, ELSEWHERE), 0, same_clock)
+        member = Member(1, Joined("far", "worker", 1, ELSEWHERE), same_clock)
         member.clock_told(100, 5, 100 + 20 * same_clock - 10)
         assert (member.offset, member.offset_error) == (0, 0)
 
@@ -368,7 +365,7 @@ def test_an_answer_before_its_question_and_one_of_this_host_change_nothing() -> 
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1, max_size=20),
 )
 def test_an_offset_is_never_off_by_more_than_its_error(offset: int, delays: list[tuple[int, int]]) -> None:
-    member = Member(1, Joined("far", "worker", 1, ELSEWHERE), 0, same_clock=False)
+    member = Member(1, Joined("far", "worker", 1, ELSEWHERE), same_clock=False)
     clock = 10**13
     for there, back in delays:
         clock += SECOND

@@ -28,7 +28,7 @@ class Page:
 
     def member(self, name: str) -> Member:
         role = name.split()[0]
-        made = Member(len(self.members) + 1, Joined(name, role, 1, "here"), START, same_clock=True)
+        made = Member(len(self.members) + 1, Joined(name, role, 1, "here"), same_clock=True)
         return self.members.setdefault(name, made)
 
     def tell(self, name: str, *told: Told, session: int = 7) -> None:

@@ -32,8 +32,8 @@ def spans(*done: tuple[SpanKind, int, int, int]) -> Spans:
 
 def recorded(path: Path) -> dict[str, Any]:
     """Return a file of steps that follow each other without a gap, on many devices: what has the least distance."""
-    scheduler = Member(1, Joined("scheduler", "scheduler", 1, "here"), 0, same_clock=True)
-    workers = [Member(n, Joined(f"worker {n}", "worker", n, "here", "cuda:0"), 0, same_clock=True) for n in (2, 3, 11)]
+    scheduler = Member(1, Joined("scheduler", "scheduler", 1, "here"), same_clock=True)
+    workers = [Member(n, Joined(f"worker {n}", "worker", n, "here", "cuda:0"), same_clock=True) for n in (2, 3, 11)]
     recording = Recording(path, 2**20, STARTED)
     for number, worker in enumerate(workers):
         steps = range(1 + 10 * number, 10 + 10 * number)
@@ -66,8 +66,8 @@ def test_a_recording_obeys_the_rules(tmp_path: Path, name: str) -> None:
 
 
 def test_a_recording_that_begins_and_ends_amid_steps_obeys_them(tmp_path: Path) -> None:
-    scheduler = Member(1, Joined("scheduler", "scheduler", 1, "here"), 0, same_clock=True)
-    worker = Member(2, Joined("worker", "worker", 2, "here", "cpu"), 0, same_clock=True)
+    scheduler = Member(1, Joined("scheduler", "scheduler", 1, "here"), same_clock=True)
+    worker = Member(2, Joined("worker", "worker", 2, "here", "cpu"), same_clock=True)
     recording = Recording(tmp_path / "a.json", 2**20, STARTED)
     recording.write(worker, spans((SpanKind.FORWARD, -50, 50, 1), (SpanKind.FORWARD, 60, 90, 2)))
     recording.write(scheduler, spans(

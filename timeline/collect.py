@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,10 +91,10 @@ class CollectorProcess:
 
     def _say(self, said: list[Said]) -> None:
         for peer, message in said:
-            try:
-                send_to_peer(self._router, peer, message)  # one that reads nothing misses it: it is asked again
-            except PeerGoneError:
-                self._collector.forget(peer)
+            # One that reads nothing misses it: it is asked again. One that is gone may have sent us more than we have
+            # read, so it stays known until it has been silent for long.
+            with contextlib.suppress(PeerGoneError):
+                send_to_peer(self._router, peer, message)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -24,7 +24,7 @@ from protocol.messages import (
     TimelineState,
     Watch,
 )
-from protocol.sockets import SILENCE_SECONDS
+from protocol.sockets import LONGEST_TURN_SECONDS, SILENCE_SECONDS
 from timeline.config import wrong_name
 from timeline.last_seconds import LastSeconds
 from timeline.member import STRANGER, Member
@@ -71,6 +71,7 @@ class Collector:
         self._missing: set[bytes] = set()  # members that may have more for it
         self._close_by = 0
         self._watched_until = 0
+        self._beaten = 0
         self._wanted = Record(False, TELL_SECONDS)  # of the members
         self._last_seconds = LastSeconds()
 
@@ -78,7 +79,7 @@ class Collector:
         """Take a message; return what is to be said to whom."""
         member = self._members.get(peer)
         if member is not None:
-            member.heard = clock
+            member.silent = 0
         match message:
             case Ping():
                 return [(peer, Pong(STRANGER if member is None else self._life, 0))]
@@ -106,20 +107,20 @@ class Collector:
 
     def beat(self, clock: int) -> list[Said]:
         """Let time pass: forget the silent, ask foreign clocks, close what is to be closed."""
+        # While we were stopped everybody seems to have been silent; what they said then has not been read yet.
+        turn = min(clock - self._beaten, int(1e9 * LONGEST_TURN_SECONDS))
+        self._beaten = clock
         for peer, member in list(self._members.items()):
-            if clock - member.heard > 1e9 * SILENCE_SECONDS:
-                self.forget(peer)
+            member.silent += turn
+            if member.silent > 1e9 * SILENCE_SECONDS:
+                del self._members[peer]
+                self._missing.discard(peer)
         asks: list[Said] = []
         if self._wanted.on:
             for peer, member in self._members.items():
                 if (ask := member.ask_clock(clock)) is not None:
                     asks.append((peer, ask))
         return asks + self._after(clock)
-
-    def forget(self, peer: bytes) -> None:
-        """Note that a peer is gone."""
-        self._members.pop(peer, None)
-        self._missing.discard(peer)
 
     def start(self, path: Path, clock: int) -> None:
         """Begin a recording. Raises `OSError` if its file can't be made."""
@@ -154,7 +155,7 @@ class Collector:
                 about=plain(joined.about),
             )
             same_clock = joined.host == self._host
-            self._members[peer] = Member(next(self._numbers), named, clock, same_clock)
+            self._members[peer] = Member(next(self._numbers), named, same_clock)
         return [*said, (peer, self._wanted)]
 
     def _take(self, member: Member, news: Spans | Load, clock: int) -> None:

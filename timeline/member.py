@@ -30,8 +30,8 @@ class Member:
 
     number: int
     joined: Joined
-    heard: int
     same_clock: bool
+    silent: int = 0  # for how long, as the collector lived it
     offset: int = 0
     offset_error: int = 0
     device_error: int = 0  # of the mapping from its device's clock to its own
