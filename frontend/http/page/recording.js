@@ -71,7 +71,7 @@ export class Recording {
       this.show(await json("timeline/status"));
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
-      this.missing = true;
+      this.missing = error.status !== 401; // one who lacks the key may have given it by the time the button is pressed
       if (error.status === 503) this.rest = performance.now() + SELDOM_MS;
       element("download").hidden = true;
       element("record-state").textContent = error.status === 401 ? "" : error.message;
