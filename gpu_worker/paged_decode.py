@@ -97,6 +97,12 @@ def _join(
     tl.store(out + own * head_dim + dims, tl.sum(mixed * weight[:, None], 0).to(out.dtype.element_ty), mask=in_head)
 
 
+def _multiprocessors(device: torch.device) -> int:
+    if device.type == "cpu":  # where Triton interprets: there is nobody to keep busy, but there are parts to join
+        return 4
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 class PagedDecode:
     """The kernels, with the memory that goes between them, for at most `rows` rows."""
 
@@ -107,7 +113,7 @@ class PagedDecode:
         """`scale` is what q·k is multiplied by; None is 1/√head_dim."""
         self._heads, self._kv_heads, self._head_dim, self._block_size = num_heads, kv_heads, head_dim, block_size
         self._scale = (head_dim**-0.5 if scale is None else scale) * LOG2_E
-        self._programs = PROGRAMS_A_MULTIPROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+        self._programs = PROGRAMS_A_MULTIPROCESSOR * _multiprocessors(device)
         most = max(each * self.parts_for(each) for each in range(1, rows + 1))
         self._out = torch.empty(most * num_heads * head_dim, dtype=torch.float32, device=device)
         self._weight = torch.empty(most * num_heads, dtype=torch.float32, device=device)
