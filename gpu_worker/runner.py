@@ -49,7 +49,7 @@ class ModelRunner:
         """Begin with empty tables; `max_blocks` is the length of a slot's block table."""
         self.device = cache.k[0].device
         self._model = model
-        self._cache = cache
+        self.cache = cache
         self._sampler = Sampler(slots, self.device)
         # One slot more than there are: padded rows have it, and its blocks are all block 0.
         self._block_table = torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device=self.device)
@@ -69,7 +69,7 @@ class ModelRunner:
         from gpu_worker.decode_graphs import DecodeGraphs
 
         assert isinstance(self._model, Decoder)
-        self._graphs = DecodeGraphs(self._model, self._cache, self._block_table, self._last_token)
+        self._graphs = DecodeGraphs(self._model, self.cache, self._block_table, self._last_token)
         return self._graphs.capture(device, share)
 
     @property
@@ -99,10 +99,10 @@ class ModelRunner:
         tokens = columns.tokens.long()
         # The step before has just sampled these, or is about to: the stream's order makes them right.
         tokens[columns.carry_at.long()] = self._last_token[columns.carry_slot.long()]
-        blocks = -(-host.longest // self._cache.block_size)
+        blocks = -(-host.longest // self.cache.block_size)
         tables = self._block_table[columns.row_slot.long(), :blocks]
         attention = self._model.attention.prepare(tables, host.position, host.count)
-        logits = self._model.forward(tokens, columns.positions.long(), columns.logits_at.long(), attention, self._cache)
+        logits = self._model.forward(tokens, columns.positions.long(), columns.logits_at.long(), attention, self.cache)
         before_sampling()
         if len(host.sample_slot):
             self._sample(logits, host, columns, output)
