@@ -1,0 +1,121 @@
+"""Minutes of random arrivals, lengths, aborts and preemptions: the same tokens as ever, and nothing that piles up."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from gpu_worker.engine import Engine
+from protocol.messages import Deltas, Finish, Plan, Submit
+from tests.core_loop import Received, submit
+from tests.real_loop import RealLoop, alone, poisoned_engine
+from tests.tiny_models import VOCAB, save, tiny_model
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = {"max_num_seqs": 16, "max_model_len": 128, "block_size": 8, "max_batch_tokens": 48, "kv_cache_blocks": 60}
+MOST_WAITING = 40
+REMEMBERED = 12
+"""Requests that are computed alone in the end."""
+
+WARM_UP_SHARE = 0.25
+MOST_GROWTH_MIB = 2.0
+
+
+class Soak(RealLoop):
+    """A loop that keeps nothing of what is over, but some requests to compare."""
+
+    def __init__(self, engine: Engine, dice: random.Random) -> None:
+        super().__init__(engine, credit=2)
+        self.dice = dice
+        self.asks: dict[int, Submit] = {}
+        self.ended: dict[Finish, int] = dict.fromkeys(Finish, 0)
+        self.remembered: list[tuple[Submit, Received]] = []
+        self.arrived = 0
+
+    def plan(self) -> Plan | None:
+        plan = super().plan()
+        self.plans.clear()
+        return plan
+
+    def receive(self, deltas: Deltas) -> None:
+        super().receive(deltas)
+        for request in [request for request, told in self.received.items() if told.finish]:
+            told, ask = self.received.pop(request), self.asks.pop(request)
+            self.ended[told.finish] += 1
+            whole = told.finish in (Finish.STOP, Finish.LENGTH)
+            if whole and self.dice.random() < 0.05 and len(self.remembered) < REMEMBERED:
+                self.remembered.append((ask, told))
+
+    def turn(self) -> None:
+        self.now += 0.001
+        if self.dice.random() < 0.4 and self.scheduler.waiting < MOST_WAITING:
+            self.arrive()
+        if self.asks and self.dice.random() < 0.03:
+            self.abort(self.dice.choice(list(self.asks)))
+        while self.plan() is not None:
+            pass
+        self.settle()
+        self.deliver()
+
+    def arrive(self) -> None:
+        dice = self.dice
+        self.arrived += 1
+        prompt = [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, 60))]
+        heat = dice.choice([0.0, 0.8])
+        ask = submit(
+            self.arrived,
+            prompt,
+            dice.randint(1, 60),
+            temperature=heat,
+            seed=self.arrived,
+            ignore_eos=dice.random() < 0.5,
+        )
+        self.asks[ask.request] = ask
+        self.submit(ask)
+
+
+def memory_mib(device: str) -> tuple[float, float]:
+    """What this process holds, and what it holds of the GPU."""
+    on_gpu = torch.cuda.memory_allocated() if device == "cuda" else 0
+    return psutil.Process().memory_full_info().uss / 2**20, on_gpu / 2**20
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds"),
+    [
+        ("cpu", 5),
+        pytest.param("cpu", 120, marks=[pytest.mark.long, pytest.mark.timeout(240)]),
+        pytest.param("cuda", 480, marks=[pytest.mark.gpu, pytest.mark.timeout(700)]),
+    ],
+)
+def test_nothing_piles_up_and_no_token_changes_under_any_load(tmp_path: Path, device: str, seconds: int) -> None:
+    engine = poisoned_engine(save(tiny_model("grouped queries"), tmp_path), device=device, **OPTIONS)
+    soak = Soak(engine, random.Random(seconds))
+    began, early = time.monotonic(), None
+    while (passed := time.monotonic() - began) < seconds:
+        soak.turn()
+        if early is None and passed > WARM_UP_SHARE * seconds:
+            early = memory_mib(device)
+    late = memory_mib(device)
+    assert early is not None
+    assert late[0] - early[0] < MOST_GROWTH_MIB, f"host memory grew from {early[0]:.1f} to {late[0]:.1f} MiB"
+    assert late[1] <= early[1], f"GPU memory grew from {early[1]:.1f} to {late[1]:.1f} MiB"
+    soak.drain()
+    assert not soak.asks
+    assert not soak.received
+    assert soak.scheduler.free_blocks == engine.blocks
+    assert soak.scheduler.outstanding_tokens == 0
+    assert soak.scheduler.counters.preemptions, "the pool was never short"
+    assert not soak.scheduler.counters.failed_steps
+    assert all(soak.ended[finish] for finish in (Finish.STOP, Finish.LENGTH, Finish.ABORT))
+    assert not soak.ended[Finish.ERROR]
+    assert len(soak.remembered) == REMEMBERED
+    for ask, told in soak.remembered:
+        assert told.tokens == alone(engine, ask)
+    engine.device.close()
