@@ -7,12 +7,12 @@ import json
 import signal
 import sys
 
-from bench import recording, scheduler, throughput
+from bench import recording, scheduler, simulate, throughput
 from bench.contestant import BenchmarkError
 from checkpoint import CheckpointError
 from stepahead.progress import Progress
 
-BENCHMARKS = {"scheduler": scheduler, "throughput": throughput, "recording": recording}
+BENCHMARKS = {"scheduler": scheduler, "simulate": simulate, "throughput": throughput, "recording": recording}
 
 
 def main() -> int:

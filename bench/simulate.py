@@ -1,0 +1,207 @@
+"""The real scheduler before simulated GPUs: latencies, throughput and idle time by policy, without any GPU.
+
+Every choice that is given several times (--credit, --max-batch-tokens, --max-num-seqs) is tried with each of the others
+on the same arrivals. A device is a formula for the seconds of a step; what it leaves out, such as memory that runs
+short or clocks that fall, no simulation will show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.contestant import BenchmarkError
+from bench.device_model import DEVICES
+from bench.simulation import Arrival, Host, Outcome, Simulation
+from bench.workload import uniform_workload
+from protocol.messages import Opened
+from scheduler_proc.capacity import CapacityError
+from stepahead.progress import Progress
+
+BLOCK_SIZE = 16
+VOCABULARY = 50_000
+EOS = 0
+LONGEST = 2**17
+"""Tokens of a request, prompt and output together."""
+
+MOST_REQUESTS = 10**6
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what can be chosen."""
+    parser.add_argument(
+        "trace",
+        nargs="?",
+        metavar="TRACE",
+        help='arrivals, a line of JSON each: {"at": SECONDS, "prompt": TOKENS, "output": TOKENS}; without, they are '
+        "drawn at random",
+    )
+    parser.add_argument("--requests", type=int, default=1000, metavar="N", help="requests drawn (%(default)s)")
+    parser.add_argument(
+        "--rate", type=float, default=10.0, metavar="R", help="arrivals a second, a Poisson process; 0: all at once "
+        "(%(default)s)",
+    )  # fmt: skip
+    for what in ("input", "output"):
+        parser.add_argument(
+            f"--{what}-lengths", type=int, nargs=2, default=(100, 1024), metavar=("FROM", "TO"),
+            help=f"{what} tokens of a request, drawn uniformly (100 1024)",
+        )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (%(default)s)")
+    parser.add_argument(
+        "--device", choices=tuple(DEVICES), default="8b-h200", help="what computes, and which model (%(default)s)"
+    )
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="devices (%(default)s)")
+    parser.add_argument("--blocks", type=int, default=40_000, metavar="N", help="KV blocks of each (%(default)s)")
+    for name, default, what in (
+        ("credit", 2, "plans in flight"),
+        ("max-batch-tokens", 2048, "tokens computed in one step"),
+        ("max-num-seqs", 256, "requests that run at the same time"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=int, nargs="+", default=[default], metavar="N", help=f"{what} ({default})"
+        )
+    parser.add_argument(
+        "--think-us", type=float, default=150.0, metavar="US", help="the scheduler's time for a step (%(default)s)"
+    )
+    parser.add_argument(
+        "--wire-us", type=float, default=60.0, metavar="US", help="a message's time on its way (%(default)s)"
+    )
+
+
+def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
+    """Simulate each combination."""
+    _check(given)
+    arrivals = _drawn(given) if given.trace is None else read_trace(Path(given.trace))
+    host = Host(given.think_us * 1e-6, given.wire_us * 1e-6)
+    runs = []
+    for credit, batch_tokens, seqs in itertools.product(given.credit, given.max_batch_tokens, given.max_num_seqs):
+        tell("simulate", f"credit {credit}, {batch_tokens} tokens a step, {seqs} requests at a time")
+        worker = _worker(seqs, given.blocks, batch_tokens)
+        began = time.perf_counter()
+        try:
+            outcome = Simulation(given.workers, worker, credit, DEVICES[given.device], host).run(arrivals)
+        except CapacityError as error:
+            raise BenchmarkError(str(error)) from None
+        chosen = {"credit": credit, "max_batch_tokens": batch_tokens, "max_num_seqs": seqs}
+        runs.append(chosen | figures(outcome) | {"wall_seconds": time.perf_counter() - began})
+    return {"device": given.device, "workers": given.workers, "requests": len(arrivals), "runs": runs}
+
+
+def text(report: dict[str, Any]) -> str:
+    """Return the report as a table."""
+    devices = "a device" if report["workers"] == 1 else f"{report['workers']:,} devices"
+    lines = [
+        f"{report['requests']:,} requests on {devices} as {report['device']}; simulated, not measured",
+        "        tokens   seqs                active      TTFT s            ITL ms         wasted  preemp-   simulated",
+        "credit  a step  at once    tok/s         %     p50     p99    p50    p99    max   rows %    tions  s in s",
+    ]
+    for run in report["runs"]:
+        ttft, itl = run["ttft_s"], run["itl_ms"]
+        lines.append(
+            f"{run['credit']:6}{run['max_batch_tokens']:8,}{run['max_num_seqs']:9,}{run['tokens_per_s']:9,.0f}"
+            f"{run['active_percent']:10.2f}{ttft['p50']:8.2f}{ttft['p99']:8.2f}"
+            f"{itl['p50']:7.1f}{itl['p99']:7.1f}{itl['max']:7.0f}{run['wasted_percent']:9.2f}{run['preemptions']:9,}"
+            f"{run['seconds']:8,.0f} in {run['wall_seconds']:.1f}"
+        )
+        if run["refused"]:
+            lines.append(f"        {run['refused']:,} requests were refused: they would never fit")
+    return "\n".join(lines)
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome in the units of the report."""
+    gaps = 1e3 * np.concatenate(outcome.gaps) if outcome.gaps else np.zeros(0)
+    return {
+        "seconds": outcome.seconds,
+        "tokens": outcome.tokens,
+        "tokens_per_s": outcome.tokens / outcome.seconds if outcome.seconds else 0.0,
+        "active_percent": 100 * outcome.busy / (outcome.busy + outcome.idle) if outcome.busy else 0.0,
+        "ttft_s": _percentiles(np.array(outcome.ttft)),
+        "itl_ms": _percentiles(gaps),
+        "steps": outcome.steps,
+        "wasted_percent": 100 * outcome.wasted_rows / outcome.rows if outcome.rows else 0.0,
+        "preemptions": outcome.preemptions,
+        "refused": outcome.refused,
+    }
+
+
+def read_trace(path: Path) -> list[Arrival]:
+    """Return the arrivals that a file tells of, in order. Raises `BenchmarkError` in one line."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchmarkError(f"{path}: {error.strerror if isinstance(error, OSError) else 'it is no text'}") from None
+    arrivals = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            told = json.loads(line)
+            at, prompt, output = float(told["at"]), int(told["prompt"]), int(told["output"])
+        except (ValueError, TypeError, KeyError, OverflowError):
+            raise BenchmarkError(f'{path}, line {number}: not {{"at": …, "prompt": …, "output": …}}') from None
+        if not (0 <= at < 1e9 and prompt >= 1 and output >= 1 and prompt + output <= LONGEST):
+            raise BenchmarkError(f"{path}, line {number}: out of range (at most {LONGEST} tokens, none below 1)")
+        arrivals.append(Arrival(at, _tokens(np.random.default_rng(number), prompt), output))
+    if not arrivals:
+        raise BenchmarkError(f"{path}: no arrivals in it")
+    return sorted(arrivals, key=lambda arrival: arrival.at)
+
+
+def _drawn(given: argparse.Namespace) -> list[Arrival]:
+    lengths = tuple(given.input_lengths), tuple(given.output_lengths)
+    workload = uniform_workload(given.requests, *lengths, VOCABULARY, given.seed)
+    draw = np.random.default_rng(given.seed)
+    gaps = draw.exponential(1.0 / given.rate, given.requests) if given.rate else np.zeros(given.requests)
+    at = (np.cumsum(gaps) - gaps[0]).tolist()
+    prompts = (np.array(prompt, np.uint32) for prompt in workload.prompts)
+    return [Arrival(*each) for each in zip(at, prompts, workload.output_lengths, strict=True)]
+
+
+def _tokens(draw: np.random.Generator, length: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    return draw.integers(1, VOCABULARY, length).astype(np.uint32)
+
+
+def _worker(slots: int, blocks: int, batch_tokens: int) -> Opened:
+    return Opened(
+        nonce=1,
+        session=1,
+        model="simulated",
+        device="none",
+        dtype="none",
+        vocab_size=VOCABULARY,
+        eos_token_ids=np.array([EOS], np.uint32),
+        slots=slots,
+        blocks=blocks,
+        block_size=BLOCK_SIZE,
+        max_batch_tokens=batch_tokens,
+        max_model_len=min(LONGEST, blocks * BLOCK_SIZE),
+    )
+
+
+def _percentiles(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
+    if not len(values):
+        return {"p50": 0.0, "p99": 0.0, "max": 0.0}
+    p50, p99 = np.percentile(values, (50, 99)).tolist()
+    return {"p50": p50, "p99": p99, "max": float(values.max())}
+
+
+def _check(given: argparse.Namespace) -> None:
+    for name in ("requests", "workers", "blocks", "credit", "max_batch_tokens", "max_num_seqs"):
+        if np.min(getattr(given, name)) < 1:
+            raise BenchmarkError(f"--{name.replace('_', '-')} must be at least 1, not {np.min(getattr(given, name))}")
+    if given.requests > MOST_REQUESTS:
+        raise BenchmarkError(f"--requests must be at most {MOST_REQUESTS}, not {given.requests}")
+    for name in ("rate", "think_us", "wire_us"):
+        if not 0 <= getattr(given, name) < 1e9:
+            raise BenchmarkError(f"--{name.replace('_', '-')} must be at least 0, not {getattr(given, name)}")
+    for name in ("input_lengths", "output_lengths"):
+        low, high = getattr(given, name)
+        if not 1 <= low <= high <= LONGEST:
+            raise BenchmarkError(f"--{name.replace('_', '-')} must be from 1 to {LONGEST}, the smaller first")
