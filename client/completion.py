@@ -10,7 +10,8 @@ class Completion:
     """A whole answer.
 
     `finish_reason` is `stop` (an end token, a stop token or a stop string), `length`, `timeout` or `abort`.
-    `token_ids` include the token that ended it, `text` does not (unless `include_stop`).
+    `token_ids` include the token that ended it, `text` does not (unless `include_stop`). Of the prompt's tokens,
+    `cached_tokens` were not computed: the server still had what it needs of them.
     """
 
     text: str
@@ -18,6 +19,7 @@ class Completion:
     finish_reason: str
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ class TextStream:
                 finish_reason=Finish(chunk.finish).name.lower(),
                 prompt_tokens=chunk.prompt_tokens,
                 output_tokens=chunk.output_tokens,
+                cached_tokens=chunk.cached_tokens,
             )
         return piece
 

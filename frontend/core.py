@@ -226,6 +226,8 @@ class FrontendCore:
             missing = f"the scheduler's tokens {known} to {row.offset - 1} did not come"
             self._end(stream, Finish.ERROR, missing, abort=running)
             return
+        if not known:
+            stream.cached_tokens = row.cached
         news = row.tokens[known - row.offset :]
         if len(news) < len(row.tokens):
             self.counters["duplicate_tokens"] += len(row.tokens) - len(news)

@@ -9,22 +9,25 @@ from protocol.messages import Deltas, Finish
 
 
 class DeltaRow(NamedTuple):
-    """What is new in one request: `tokens` that begin at `offset` of its output, and its end if it came."""
+    """What is new in one request: `tokens` that begin at `offset` of its output, and its end if it came.
+
+    `cached` tokens of its prompt were not computed.
+    """
 
     request: int
     offset: int
     tokens: list[int]
     finish: Finish
     error: str
+    cached: int = 0
 
 
 def rows_of(deltas: Deltas) -> Iterator[DeltaRow]:
     """Yield the rows in their order."""
     tokens, at, errors = deltas.token.tolist(), 0, iter(deltas.errors)
-    for request, offset, length, ended in zip(
-        deltas.request.tolist(), deltas.offset.tolist(), deltas.count.tolist(), deltas.finish.tolist(), strict=True
-    ):
+    columns = (deltas.request, deltas.offset, deltas.count, deltas.finish, deltas.cached)
+    for request, offset, length, ended, cached in zip(*(column.tolist() for column in columns), strict=True):
         finish = Finish(ended)
         error = next(errors) if finish in (Finish.ERROR, Finish.REFUSED) else ""
-        yield DeltaRow(request, offset, tokens[at : at + length], finish, error)
+        yield DeltaRow(request, offset, tokens[at : at + length], finish, error, cached)
         at += length

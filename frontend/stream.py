@@ -43,6 +43,7 @@ class Stream:
         self.deadline = deadline
         self.request = 0  # its id at the scheduler that has it now; a new one with every submission
         self.output: list[int] = []
+        self.cached_tokens = 0  # of the prompt, as the scheduler that began it says
         self.finish = Finish.RUNNING
         self.error = ""
         self._whole = not ask.stream
@@ -114,6 +115,7 @@ class Stream:
             error=self.error,
             prompt_tokens=len(self.submit.prompt),
             output_tokens=len(self.output),
+            cached_tokens=self.cached_tokens,
         )
 
     def given(self) -> None:

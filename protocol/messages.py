@@ -293,7 +293,8 @@ class Deltas:
     """Scheduler to client: what is new in its requests since the last one, one row per request.
 
     A row brings `count` tokens that begin at `offset` of the request's output (counted from the original prompt), so
-    gaps and duplicates show. `errors` has one text per row that ended with ERROR or REFUSED, in row order.
+    gaps and duplicates show. Of the row's prompt `cached` tokens were not computed, because others had done it.
+    `errors` has one text per row that ended with ERROR or REFUSED, in row order.
     `timing` has four numbers per row that ended, in seconds since the request arrived: when it was first planned,
     its first token, its last token, its end; -1 for what never happened.
     """
@@ -303,13 +304,14 @@ class Deltas:
     offset: U4
     count: U4
     finish: Annotated[NDArray[np.uint8], Column("<u1", high=int(max(Finish)))]
+    cached: U4
     token: U4
     timing: Annotated[NDArray[np.float32], Column("<f4", -1.0, 1e9)]
     errors: Annotated[tuple[str, ...], Many(Text())]
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
-        _same_length("rows", self.request, self.offset, self.count, self.finish)
+        _same_length("rows", self.request, self.offset, self.count, self.finish, self.cached)
         if int(self.count.sum(dtype=np.uint64)) != len(self.token):
             raise ProtocolError(f"rows of {self.count.sum(dtype=np.uint64)} tokens in all, {len(self.token)} came")
         if len(self.timing) != 4 * np.count_nonzero(self.finish):
@@ -376,6 +378,7 @@ class Chunk:
     output_tokens: Count
     at_fault: Words = ""
     code: Words = ""
+    cached_tokens: Count = 0  # of the prompt: those that were not computed, because others had done it
 
 
 # ---------------------------------------------------------------- any process and the timeline's collector

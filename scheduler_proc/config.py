@@ -22,6 +22,9 @@ class SchedulingConfig:
         "N",
     )
     lockstep: bool = option("one plan at a time, so that nothing overlaps: --max-plans-in-flight 1", False)
+    enable_prefix_caching: bool = option(
+        "keep the KV of requests that ended, for those that begin with the same tokens", True
+    )
     step_timeout: float = option("seconds after which a step is taken to hang, and /health says so", 30.0, "SECONDS")
 
     def __post_init__(self) -> None:

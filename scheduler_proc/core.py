@@ -45,16 +45,18 @@ class Scheduler:
     counter; `client` is any int that the caller gives to a client.
     """
 
-    def __init__(self, worker: Opened, credit: int, session: int) -> None:
+    def __init__(self, worker: Opened, credit: int, session: int, *, prefix_caching: bool = True) -> None:
         """Schedule for the worker that `Opened` a session, with at most `credit` plans unanswered.
 
-        `session` is the scheduler's own, which Deltas carry. Raises `CapacityError`.
+        `session` is the scheduler's own, which Deltas carry. With `prefix_caching` no KV is computed that a request
+        with the same beginning has left behind. Raises `CapacityError`.
         """
         self.counters = Counters()
         self.outstanding_tokens = 0
         """Tokens that may still have to be computed for the requests accepted: what balancing goes by."""
         self._session = session
         self._credit = credit
+        self._prefix_caching = prefix_caching
         self._waiting = WaitingQueue()
         self._outbox = Outbox()
         self._requests: dict[Key, Request] = {}
@@ -66,7 +68,7 @@ class Scheduler:
     def _begin_session(self, worker: Opened) -> None:
         check_capacity(worker)
         self.worker = worker
-        self._running = Running(worker)
+        self._running = Running(worker, prefix_caching=self._prefix_caching)
         self._in_flight = InFlight(self._credit)
         self._planner = Planner(self._running, self._waiting, worker.max_batch_tokens, self._preempt)
 
@@ -151,12 +153,14 @@ class Scheduler:
         builder = PlanBuilder(self._running.slots)
         for request in self._planner.fill(builder, now):
             self._behind.pop(request.key, None)  # its slot's cursor takes over
+            self.counters.cached_tokens += len(request.prefix.blocks) * self.worker.block_size
         if builder.empty:
             return None
         plan, sent = builder.build(self.worker.session, self._in_flight)
         self._in_flight.take(sent)
         self.counters.steps += 1
         self.counters.rows += len(sent.slots)
+        self.counters.prefill_tokens += len(plan.token)
         return plan
 
     def settle(self, answer: Result | Failed, now: float) -> bool:
@@ -185,12 +189,16 @@ class Scheduler:
     def _settle_result(self, sent: SentPlan, current: NDArray[np.bool_], answer: Result, now: float) -> None:
         running, slots = self._running, self._running.slots
         rows, token, status = sent.slots[sent.sampled], answer.token, answer.status
-        if not current.all():
+        if current.all():
+            slots.computed_len[sent.slots] = sent.ends
+        else:
+            slots.computed_len[sent.slots[current]] = sent.ends[current]
             valid = current[sent.sampled]
             rows, token, status = rows[valid], token[valid], status[valid]
         if status.any():
             usable = status == RowStatus.OK
             for slot in rows[~usable].tolist():
+                running.cache.distrust(slot)
                 self._end(running.request(slot), Finish.ERROR, now, "the model's output was not a number (NaN)")
             rows, token = rows[usable], token[usable]
         length = running.append(rows, token, now)
@@ -222,6 +230,10 @@ class Scheduler:
                 self._end(request, Finish.ERROR, now, f"computing it failed repeatedly: {failure.error}")
             else:
                 self._wait_again(request)
+
+    def catch_up(self) -> None:
+        """Do what can wait until plans are on their way: make known what was computed. Else it delays a later plan."""
+        self._running.cache.catch_up()
 
     # ------------------------------------------------------------------ leaving
 
@@ -324,7 +336,13 @@ class Scheduler:
             del self._behind[request.key]
             pieces.append(waiting_piece(request))
         return deltas_of(
-            self._session, pieces, slots.request_id[rows], offset.view(np.uint32), count.view(np.uint32), token
+            self._session,
+            pieces,
+            slots.request_id[rows],
+            offset.view(np.uint32),
+            count.view(np.uint32),
+            slots.cached[rows].view(np.uint32),
+            token,
         )
 
     def pieces(self, client: int) -> int:
@@ -356,7 +374,7 @@ class Scheduler:
 
     @property
     def free_blocks(self) -> int:
-        """How many KV blocks nobody owns."""
+        """How many KV blocks nobody uses; what is cached in them gives way to whoever needs them."""
         return self._running.blocks.free
 
     def check(self) -> None:

@@ -16,3 +16,5 @@ class Counters:
     dropped_answers: int = 0  # of another session, or not the step whose turn it was
     preemptions: int = 0
     settled_tokens: int = 0
+    prefill_tokens: int = 0  # computed of prompts, and again of requests that had lost their slot
+    cached_tokens: int = 0  # that would have been, too, if others had not computed them

@@ -16,9 +16,10 @@ PATIENCE_SECONDS = 30.0
 class Fleet:
     """One `Scheduler` for each worker that ever opened a session, by the worker's number."""
 
-    def __init__(self, credit: int, session: int) -> None:
-        """Begin without workers; each gets `credit`, and all deltas carry `session`."""
+    def __init__(self, credit: int, session: int, *, prefix_caching: bool = True) -> None:
+        """Begin without workers; each gets `credit`, and all deltas carry `session`. The rest is as in `Scheduler`."""
         self._credit = credit
+        self._prefix_caching = prefix_caching
         self._session = session
         self._schedulers: dict[int, Scheduler] = {}
         self._open: set[int] = set()
@@ -31,7 +32,9 @@ class Fleet:
         if worker in self._schedulers:
             self._schedulers[worker].reopen(opened, now)
         else:
-            self._schedulers[worker] = Scheduler(opened, self._credit, self._session)
+            self._schedulers[worker] = Scheduler(
+                opened, self._credit, self._session, prefix_caching=self._prefix_caching
+            )
         self._open.add(worker)
         self._none_since = inf
         for other in self._schedulers.keys() - self._open:
@@ -56,6 +59,11 @@ class Fleet:
     def settle(self, worker: int, answer: Result | Failed, now: float) -> bool:
         """Take a worker's answer; False if it answers nothing that was asked."""
         return worker in self._open and self._schedulers[worker].settle(answer, now)
+
+    def catch_up(self) -> None:
+        """Do what can wait until plans are on their way."""
+        for worker in self._open:
+            self._schedulers[worker].catch_up()
 
     def lacks_answer(self, worker: int, step: int) -> bool:
         """Whether a worker that has answered up to `step` has answered something that never came."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +47,11 @@ class TokenHistory:
         self._arena[table[:whole]] = tokens[: whole * self.block_size].reshape(whole, self.block_size)
         if rest:
             self._arena[table[whole], :rest] = tokens[whole * self.block_size :]
+
+    def blocks(self, blocks: NDArray[np.integer[Any]]) -> NDArray[np.uint32]:
+        """Return what some blocks hold, u4[n, block_size]."""
+        held: NDArray[np.uint32] = self._arena[blocks]
+        return held
 
     def read(self, table: NDArray[np.int32], start: int, stop: int) -> NDArray[np.uint32]:
         """Return the tokens at positions [start, stop) of a request, u4[stop - start]."""

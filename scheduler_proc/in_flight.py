@@ -16,6 +16,7 @@ class SentPlan:
     step: int
     slots: NDArray[np.int32]  # of every row
     epochs: NDArray[np.int64]
+    ends: NDArray[np.int32]  # up to which position each row computes
     sampled: NDArray[np.intp] | slice  # which rows yield a token, in plan order
     samples: int  # how many
 

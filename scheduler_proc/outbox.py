@@ -22,6 +22,7 @@ class Piece:
     offset: int
     tokens: NDArray[np.uint32]
     finish: Finish
+    cached: int  # tokens of the prompt
     error: str
     timing: tuple[float, ...]  # of one that ended, as Deltas has it
 
@@ -51,13 +52,13 @@ class Outbox:
             now - since,
         )
         self._pieces[request.client].append(
-            Piece(request.ask.request, request.sent, request.unsent, request.finish, error, timing)
+            Piece(request.ask.request, request.sent, request.unsent, request.finish, request.cached, error, timing)
         )
 
     def refused(self, client: int, request: int, error: str) -> None:
         """Note that a request was never accepted, and why."""
         timing = (NEVER, NEVER, NEVER, 0.0)
-        self._pieces[client].append(Piece(request, 0, _NO_TOKENS, Finish.REFUSED, error, timing))
+        self._pieces[client].append(Piece(request, 0, _NO_TOKENS, Finish.REFUSED, 0, error, timing))
 
     def count(self, client: int) -> int:
         """How many pieces wait for a client."""
@@ -77,7 +78,7 @@ class Outbox:
 
 def waiting_piece(request: Request) -> Piece:
     """Return what is new of a request that was preempted and waits, and count it as given."""
-    piece = Piece(request.ask.request, request.sent, request.unsent, Finish.RUNNING, "", ())
+    piece = Piece(request.ask.request, request.sent, request.unsent, Finish.RUNNING, request.cached, "", ())
     request.sent = len(request.output)
     return piece
 
@@ -92,6 +93,7 @@ def deltas_of(
     request: NDArray[np.uint64],
     offset: NDArray[np.uint32],
     count: NDArray[np.uint32],
+    cached: NDArray[np.uint32],
     token: NDArray[np.uint32],
 ) -> Deltas:
     """Return the message for one client: `pieces` first, then one row per running request with news (the columns)."""
@@ -105,6 +107,7 @@ def deltas_of(
         request = np.concatenate((np.array([piece.request for piece in pieces], np.uint64), request))
         offset = np.concatenate((np.array([piece.offset for piece in pieces], np.uint32), offset))
         count = np.concatenate((np.array([len(piece.tokens) for piece in pieces], np.uint32), count))
+        cached = np.concatenate((np.array([piece.cached for piece in pieces], np.uint32), cached))
         token = np.concatenate((*[piece.tokens for piece in pieces], token))
     return Deltas(
         session=session,
@@ -112,6 +115,7 @@ def deltas_of(
         offset=offset,
         count=count,
         finish=finish,
+        cached=cached,
         token=token,
         timing=np.array(timing, np.float32),
         errors=errors,

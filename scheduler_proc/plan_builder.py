@@ -25,6 +25,7 @@ class PlanBuilder:
         self._chunks: list[tuple[int, int, int, int]] = []  # slot, position, count, flags
         self._tokens: list[NDArray[np.uint32]] = []
         self._tables: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]] = []
+        self.table_entries = 0
         self._begins: list[Request] = []
 
     def decode(self, slots: NDArray[np.int32]) -> None:
@@ -42,6 +43,7 @@ class PlanBuilder:
     def table(self, slots: NDArray[np.int32], indices: NDArray[np.int32], blocks: NDArray[np.int32]) -> None:
         """Add block table entries: table[slots[i]][indices[i]] = blocks[i]."""
         self._tables.append((slots, indices, blocks))
+        self.table_entries += len(blocks)
 
     def begin(self, request: Request) -> None:
         """Add the sampling settings of a request that has just got its slot."""
@@ -89,7 +91,7 @@ class PlanBuilder:
         if self._chunks:
             sampled = np.flatnonzero(flags & RowFlag.SAMPLE)
             samples = len(sampled)
-        return plan, SentPlan(plan.step, row_slot, slots.epoch[row_slot], sampled, samples)
+        return plan, SentPlan(plan.step, row_slot, slots.epoch[row_slot], position + count, sampled, samples)
 
 
 def _unsigned(column: NDArray[np.int32]) -> NDArray[np.uint32]:

@@ -16,6 +16,9 @@ from scheduler_proc.request import NEVER, Request
 from scheduler_proc.running import Running
 from scheduler_proc.waiting import WaitingQueue
 
+MOST_ASIDE = 64
+"""So many requests at most are let wait in a plan for what others compute, while those behind them are looked at."""
+
 
 class Planner:
     """Fills plans of at most `max_batch_tokens` tokens for the requests of one worker's session."""
@@ -95,22 +98,43 @@ class Planner:
         """Let waiting requests in, in turn, as long as slots, blocks and budget last.
 
         A request gets the blocks of all its known tokens at once: once in, it reaches its next token without asking
-        for more. Beside others it must leave each of them (and itself) a block to grow into.
+        for more. Beside others it must leave each of them (and itself) a block to grow into. If a step in flight
+        computes what would be its own first block, it stands aside until that is there; its slot and blocks are kept.
         """
-        running, blocks = self._running, self._running.blocks
+        running, blocks, cache = self._running, self._running.blocks, self._running.cache
         admitted: list[Request] = []
-        while budget > 0 and running.slots.free and (request := self._waiting.peek()) is not None:
-            growth = len(running) + 1 if len(running) else 0
-            if blocks.blocks_for(request.waiting_len) + growth > blocks.free:
+        aside: list[Request] = []
+        kept = 0  # blocks, for those who stand aside
+        if budget > 0 and running.slots.free and len(self._waiting):
+            cache.catch_up()
+        while budget > 0 and len(aside) < min(running.slots.free, MOST_ASIDE):
+            request = self._waiting.peek()
+            if request is None:
                 break
+            prefix = cache.look_up(request)
+            own = blocks.blocks_for(request.waiting_len) - len(prefix.blocks)
+            growth = len(running) + len(aside) + 1 if len(running) else 0
+            if own + kept + growth > blocks.free_beside(prefix.blocks):
+                break
+            if admitted and builder.table_entries + len(prefix.blocks) + own > blocks.total:
+                break  # a plan changes no more entries than there are blocks; shared ones count again and again
             if request.strikes and any(other.strikes for other in running.requests()):
                 break  # suspects of a failed step come back one at a time: if it fails again, it is known who did it
             self._waiting.pop()
+            if prefix.coming:
+                aside.append(request)
+                kept += own
+                continue
             if request.first_planned == NEVER:
                 request.first_planned = now
-            own = running.enter(request)
-            builder.table(np.full(len(own), request.slot, np.int32), np.arange(len(own), dtype=np.int32), own)
+                request.cached = min(len(prefix.blocks) * blocks.block_size, request.prompt_len)
+            table = running.enter(request, prefix)
+            builder.table(np.full(len(table), request.slot, np.int32), np.arange(len(table), dtype=np.int32), table)
             builder.begin(request)
             budget -= self._chunk(builder, request, budget)
+            if len(self._waiting):
+                cache.catch_up_with(request.slot)
             admitted.append(request)
+        for request in aside:
+            self._waiting.push(request)
         return admitted

@@ -68,7 +68,7 @@ class SchedulerProcess:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = bind_router(self._context, config.bind)
         self._links = [WorkerLink(self._context, address, scheduling.credit) for address in config.worker]
-        self._fleet = Fleet(scheduling.credit, self._session)
+        self._fleet = Fleet(scheduling.credit, self._session, prefix_caching=scheduling.enable_prefix_caching)
         about = f"{scheduling.credit} plans in flight" if scheduling.credit > 1 else "lockstep"
         me = Joined(config.name, "scheduler", os.getpid(), this_host(), about=about)
         self._timeline = TimelineLink(self._context, config.timeline, me, self._fleet.load)
@@ -225,6 +225,7 @@ class SchedulerProcess:
 
     def _deliver(self, now: float) -> None:
         began = nanoseconds()
+        self._fleet.catch_up()
         gone = self._clients.retry()
         while deltas := self._fleet.take_deltas(withhold=self._clients.stalled):
             for number, message in deltas:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages import Finish, Submit
+from scheduler_proc.prefix_index import NOTHING_FOUND, Prefix
 
 NEVER = -1.0
 """A point in time that has not come."""
@@ -29,6 +30,8 @@ class Request:
     output: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))  # up to the last leave of a slot
     sent: int = 0  # how many tokens of the output the client has been given
     slot: int = -1  # -1 while it waits
+    prefix: Prefix = NOTHING_FOUND  # what was found of it in the cache when it was last looked up
+    cached: int = 0  # tokens of its prompt that were not computed when it was admitted first
     resumed: bool = False  # it has lost a slot before its end
     strikes: int = 0  # steps that failed with it on board since it last got a token
     deaths: int = 0  # workers that died with it on board, not long after each other

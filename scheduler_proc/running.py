@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from protocol.messages import Opened
 from scheduler_proc.blocks import BlockPool
 from scheduler_proc.history import TokenHistory
+from scheduler_proc.prefix_cache import PrefixCache
+from scheduler_proc.prefix_index import Prefix, PrefixIndex
 from scheduler_proc.request import Request
 from scheduler_proc.slots import SlotTable
 
@@ -17,11 +19,13 @@ NO_TOKENS = np.zeros(0, np.uint32)
 class Running:
     """All that a request owns from `enter` to `leave`; one object for each session with a worker."""
 
-    def __init__(self, worker: Opened) -> None:
-        """Begin with everything free."""
-        self.blocks = BlockPool(worker.blocks, worker.block_size)
+    def __init__(self, worker: Opened, *, prefix_caching: bool) -> None:
+        """Begin with everything free; with `prefix_caching`, blocks given back may still be found."""
+        index = PrefixIndex(worker.blocks)
+        self.blocks = BlockPool(worker.blocks, worker.block_size, index)
         self.slots = SlotTable(worker.slots, self.blocks.blocks_for(worker.max_model_len))
         self.history = TokenHistory(worker.blocks, worker.block_size)
+        self.cache = PrefixCache(self.slots, self.blocks, self.history, index, enabled=prefix_caching)
         self._end_tokens = worker.eos_token_ids
 
     def __len__(self) -> int:
@@ -38,14 +42,20 @@ class Running:
         """Return all that run."""
         return [self.request(slot) for slot in np.flatnonzero(self.slots.live).tolist()]
 
-    def enter(self, request: Request) -> NDArray[np.int32]:
-        """Give a waiting request a slot, and blocks for all tokens that it has; return the blocks."""
-        slots = self.slots
+    def enter(self, request: Request, prefix: Prefix) -> NDArray[np.int32]:
+        """Give a waiting request a slot, and blocks for all tokens that it has: those of `prefix`, and own ones.
+
+        Returns all of them. What is in the first is computed already.
+        """
+        slots, found = self.slots, len(prefix.blocks)
         slot = slots.take(request, self._end_tokens)
-        blocks = self.blocks.take(self.blocks.blocks_for(request.waiting_len))
+        self.blocks.share(prefix.blocks)  # before others are taken, which might be these
+        own = self.blocks.take(self.blocks.blocks_for(request.waiting_len) - found)
+        blocks = np.concatenate((prefix.blocks, own))
         slots.table[slot, : len(blocks)] = blocks
         slots.table_len[slot] = len(blocks)
-        self.history.write(blocks, request.waiting_tokens())
+        self.history.write(own, request.waiting_tokens()[found * self.blocks.block_size :])
+        self.cache.enter(slot, prefix)
         return blocks
 
     def leave(self, request: Request) -> None:
@@ -58,6 +68,7 @@ class Running:
         request.output = self.tokens(slot, request.prompt_len, int(slots.settled_len[slot]))
         request.sent = int(slots.sent_len[slot]) - request.prompt_len
         request.last_token = float(slots.newest_at[slot])
+        self.cache.leave(slot)
         self.blocks.give_back(slots.table[slot, : slots.table_len[slot]])
         slots.give_back(slot)
 
@@ -117,6 +128,7 @@ class Running:
         live = np.flatnonzero(slots.live)
         held = [slots.table[slot, : slots.table_len[slot]] for slot in live]
         self.blocks.check(np.concatenate(held) if held else np.zeros(0, np.int32))
+        self.cache.check()
         room = slots.table_len[live] * self.blocks.block_size
         assert (slots.planned_len[live] <= room).all(), "a row was sent without a block for it"
         for request in self.requests():

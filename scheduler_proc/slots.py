@@ -20,8 +20,10 @@ class SlotTable:
                   0            prompt_len      known_len    settled_len      final_len
         tokens    ├── prompt ──┼─ output before ─┼─ output since ─┤ ······ not yet ······┤
         KV        ├────────── planned_len ───────────────────────────►
+                  ├─── computed_len ────────────────►
 
-    planned_len counts the positions whose input has been sent, settled_len the tokens that are known. Until
+    planned_len counts the positions whose input has been sent, computed_len those for which the step has settled, and
+    settled_len the tokens that are known. Until
     planned_len has reached known_len (what was known on admission) the request is prefilling; from then on each row
     is a decode, and planned_len + 1 tokens are promised. With k plans unanswered, settled_len lags by up to k.
     """
@@ -38,6 +40,7 @@ class SlotTable:
         self.prompt_len = np.zeros(total, np.int32)
         self.known_len = np.zeros(total, np.int32)
         self.planned_len = np.zeros(total, np.int32)
+        self.computed_len = np.zeros(total, np.int32)
         self.settled_len = np.zeros(total, np.int32)
         self.final_len = np.zeros(total, np.int32)
         self.sent_len = np.zeros(total, np.int32)  # tokens that the client has been given, its prompt counted in
@@ -46,6 +49,11 @@ class SlotTable:
         self.victim_from = np.zeros(total, np.int32)  # no preemption before settled_len has reached this
         self.table = np.zeros((total, max_blocks), np.int32)
         self.table_len = np.zeros(total, np.int32)
+        self.named = np.zeros(total, np.int32)  # so many blocks of the table have been named in the prefix index
+        self.named_block = np.zeros(total, np.int32)  # the last of them there, which may be another's, and its serial
+        self.named_serial = np.zeros(total, np.int64)
+        self.confirmed = np.zeros(total, np.int32)  # so many blocks of the table can be found there, if they have names
+        self.cached = np.zeros(total, np.int32)  # tokens of the prompt that were not computed, at first
         self.stop_ids = np.full((total, NARROW), NO_TOKEN, np.uint32)
         self.many_stop_ids: dict[int, frozenset[int]] = {}
         self.request: list[Request | None] = [None] * total
@@ -68,7 +76,6 @@ class SlotTable:
         self.request_id[slot] = request.ask.request
         self.prompt_len[slot] = request.prompt_len
         self.known_len[slot] = length
-        self.planned_len[slot] = 0
         self.settled_len[slot] = length
         self.final_len[slot] = request.final_len
         self.sent_len[slot] = request.prompt_len + request.sent
@@ -76,6 +83,7 @@ class SlotTable:
         self.newest_at[slot] = request.last_token
         self.victim_from[slot] = length + 1 if request.resumed else 0
         self.table_len[slot] = 0
+        self.cached[slot] = request.cached
         self._set_stop_ids(slot, request.ends_at(end_tokens))
         self.request[slot] = request
         request.slot = slot

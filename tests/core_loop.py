@@ -65,14 +65,17 @@ class Received:
     tokens: list[int] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
     error: str = ""
+    cached: int = 0
     timing: tuple[float, ...] = ()
 
 
 class CoreLoop:
     """Scheduler, stub model and clients; each verb is one event, and the core is checked after every one."""
 
-    def __init__(self, worker: Opened, credit: int = 2, next_token: NextToken = hashed) -> None:
-        self.scheduler = Scheduler(worker, credit, new_session())
+    def __init__(
+        self, worker: Opened, credit: int = 2, next_token: NextToken = hashed, *, prefix_caching: bool = True
+    ) -> None:
+        self.scheduler = Scheduler(worker, credit, new_session(), prefix_caching=prefix_caching)
         self.model = StubModel(worker, next_token)
         self.sent: deque[tuple[Plan, Result]] = deque()
         self.plans: list[Plan] = []
@@ -117,6 +120,9 @@ class CoreLoop:
         return True
 
     def deliver(self, withhold: Sequence[int] = ()) -> None:
+        """All that is done in the shadow of the device."""
+        self.scheduler.catch_up()
+        self.scheduler.check()
         for client, deltas in self.scheduler.take_deltas(withhold):
             deltas.check()
             if client == CLIENT:
@@ -126,9 +132,11 @@ class CoreLoop:
     def receive(self, deltas: Deltas) -> None:
         """Take in what a client was sent; offsets must go on without gap or duplicate, and nothing after an end."""
         taken, errors, timing = 0, iter(deltas.errors), iter(deltas.timing.tolist())
-        rows = zip(*(column.tolist() for column in (deltas.request, deltas.offset, deltas.count)), strict=True)
-        for (request, offset, count), finish in zip(rows, deltas.finish.tolist(), strict=True):
+        columns = (deltas.request, deltas.offset, deltas.count, deltas.cached)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for (request, offset, count, cached), finish in zip(rows, deltas.finish.tolist(), strict=True):
             known = self.received.setdefault(request, Received())
+            known.cached = cached
             assert known.finish is Finish.RUNNING, f"request {request} goes on after its end"
             assert offset == len(known.tokens), f"request {request}: a gap or a duplicate"
             known.tokens += deltas.token[taken : taken + count].tolist()

@@ -80,9 +80,10 @@ class Driver:
         *,
         index: int = 0,
         error: str = "",
+        cached: int = 0,
     ) -> None:
         """Let a scheduler send tokens of one request."""
-        row: Deltas = deltas(self.sessions[index], submit.request, offset, list(tokens), finish, error)
+        row: Deltas = deltas(self.sessions[index], submit.request, offset, list(tokens), finish, error, cached)
         self.scheduler(index, row)
 
     def wait(self, seconds: float, *, alive: Sequence[int] = (), peers: Sequence[bytes] = ()) -> None:

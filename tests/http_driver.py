@@ -28,13 +28,14 @@ class HttpDriver:
     """A core behind the application. Tokens come one by one; `submitted` and `aborted` have what was asked for.
 
     `fails` ends each request with that error as soon as it has had `fails_after` tokens; `pace` is in seconds a token.
-    `desk` is the timeline's.
+    Of each prompt `cached` tokens were not computed. `desk` is the timeline's.
     """
 
     def __init__(self, text: ModelText, script: Script, *, fails: str = "", fails_after: int = 0, **facts: Any) -> None:
         config = facts.pop("config", ServeConfig())
         desk: Desk = facts.pop("desk", None) or FakeDesk(collector=False)
         self._pace: float = facts.pop("pace", 0.0)
+        self._cached: int = facts.pop("cached", 0)
         self.it = Driver(text, **facts)
         self.script = script
         self.fails, self.fails_after = fails, fails_after
@@ -102,11 +103,11 @@ class HttpDriver:
             self.it.tokens(submit, at, [], Finish.ERROR, error=self.fails)
         elif at + 1 < len(tokens):
             self._running[submit.request] = (submit, tokens, at + 1)
-            self.it.tokens(submit, at, tokens[at : at + 1])
+            self.it.tokens(submit, at, tokens[at : at + 1], cached=self._cached)
         else:
             del self._running[submit.request]
             finish = Finish.STOP if tokens[-1] in _ends(submit) else Finish.LENGTH
-            self.it.tokens(submit, at, tokens[at:], finish)
+            self.it.tokens(submit, at, tokens[at:], finish, cached=self._cached)
 
 
 def _ends(submit: Submit) -> set[int]:

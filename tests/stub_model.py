@@ -86,6 +86,7 @@ class StubModel:
         assert plan.count.sum() <= worker.max_batch_tokens
         for slot, temperature, seed in zip(plan.begin_slot, plan.temperature, plan.seed, strict=True):
             self.seeds[slot] = int(seed) if temperature > 0 else -1
+        assert len(plan.table_block) <= worker.blocks, "more table entries than the worker takes"
         assert (plan.table_block >= 1).all()
         assert (plan.table_block <= worker.blocks).all()
         self.tables[plan.table_slot, plan.table_index] = plan.table_block

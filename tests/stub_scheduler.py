@@ -29,6 +29,7 @@ def deltas(
     tokens: list[int],
     finish: Finish = Finish.RUNNING,
     error: str = "",
+    cached: int = 0,
 ) -> Deltas:
     """Return Deltas of one row."""
     ended = finish is not Finish.RUNNING
@@ -38,6 +39,7 @@ def deltas(
         offset=np.array([offset], "<u4"),
         count=np.array([len(tokens)], "<u4"),
         finish=np.array([finish], "<u1"),
+        cached=np.array([cached], "<u4"),
         token=np.array(tokens, "<u4"),
         timing=np.full(4 * ended, -1, "<f4"),
         errors=(error,) if finish in (Finish.ERROR, Finish.REFUSED) else (),

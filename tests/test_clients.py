@@ -54,6 +54,7 @@ def deltas(request: int) -> Deltas:
         offset=np.zeros(1, np.uint32),
         count=np.zeros(1, np.uint32),
         finish=np.zeros(1, np.uint8),
+        cached=np.zeros(1, np.uint32),
         token=np.zeros(0, np.uint32),
         timing=np.zeros(0, np.float32),
         errors=(),

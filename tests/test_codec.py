@@ -93,7 +93,7 @@ COLUMN_GROUPS = {
         ("begin_slot", "temperature", "top_k", "top_p", "min_p", "seed"),
     ),
     "Result": (("token", "status"),),
-    "Deltas": (("request", "offset", "count", "finish"),),
+    "Deltas": (("request", "offset", "count", "finish", "cached"),),
     "Spans": (("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted"),),
     "View": (("device", "scheduler", "worker", "both"),),
 }
@@ -170,6 +170,7 @@ def deltas(finish: list[int], *, count: int = 1, errors: tuple[str, ...] = ()) -
         offset=np.zeros(rows, "<u4"),
         count=np.full(rows, count, "<u4"),
         finish=np.array(finish, "<u1"),
+        cached=np.zeros(rows, "<u4"),
         token=np.arange(rows * count, dtype="<u4"),
         timing=np.zeros(4 * np.count_nonzero(finish), "<f4"),
         errors=errors,
@@ -462,6 +463,7 @@ def test_the_tokens_of_a_plan_are_those_of_its_rows_without_carry() -> None:
     ("field", "wrong"),
     [
         ("offset", np.zeros(1, "<u4")),
+        ("cached", np.zeros(1, "<u4")),
         ("token", np.zeros(1, "<u4")),
         ("count", np.full(2, 2**32 - 1, "<u4")),
         ("timing", np.zeros(3, "<f4")),

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from protocol.messages import Failed, Finish, Result, RowFlag
+from protocol.messages import Failed, Finish, Result, RowFlag, Submit
 from scheduler_proc.capacity import CapacityError
 from scheduler_proc.core import MAX_DEATHS, MAX_STRIKES, Scheduler
 from scheduler_proc.outbox import MOST_PIECES
@@ -524,8 +524,11 @@ def test_a_vanished_client_takes_only_its_own_requests_along() -> None:
     assert loop.tokens(1) == solo(submit(1, [1], 9, ignore_eos=True))
 
 
-def random_workload(seed: int, credit: int) -> dict[int, tuple[list[int], Finish]]:
-    """Arrivals, aborts, lags and failures at random moments on a random machine; returns what each request got."""
+def random_workload(seed: int, credit: int) -> int:
+    """Arrivals, aborts, lags and failures at random moments on a random machine; returns the tokens not computed.
+
+    Prompts begin alike, or with what an earlier request has said.
+    """
     dice = random.Random(seed)
     block_size = dice.choice([1, 3, 4, 16])
     max_model_len = dice.choice([20, 40, 64])
@@ -538,9 +541,15 @@ def random_workload(seed: int, credit: int) -> dict[int, tuple[list[int], Finish
         max_batch_tokens=slots + dice.choice([0, 3, 30]),
         max_model_len=max_model_len,
     )
-    asks, aborted = [], set()
+    asks: list[Submit] = []
+    aborted = set()
     for request in range(dice.randint(1, 12)):
         prompt = [dice.randrange(VOCAB) for _ in range(dice.randint(1, max_model_len - 1))]
+        if asks and dice.random() < 0.7:
+            earlier = dice.choice(asks)
+            known = earlier.prompt.tolist() + dice.choice([[], solo(earlier, hashed, max_model_len)])
+            shared = dice.randint(1, len(known))
+            prompt = (known[:shared] + prompt[: dice.randint(0, 9)])[: max_model_len - 1]
         hot = dice.random() < 0.5
         asks.append(submit(request, prompt, dice.randint(1, 30), temperature=float(hot), seed=dice.randrange(2**64)))
     events = [dice.random() for _ in range(400)]
@@ -565,7 +574,6 @@ def random_workload(seed: int, credit: int) -> dict[int, tuple[list[int], Finish
     for ask in arrivals:
         loop.submit(ask)
     loop.drain()
-    outcome: dict[int, tuple[list[int], Finish]] = {}
     for ask in asks:
         received = loop.received[ask.request]
         expected = solo(ask, hashed, max_model_len)
@@ -576,14 +584,17 @@ def random_workload(seed: int, credit: int) -> dict[int, tuple[list[int], Finish
             assert received.tokens == expected
             stopped = expected[-1] == EOS
             assert received.finish is (Finish.STOP if stopped else Finish.LENGTH)
-            outcome[ask.request] = (received.tokens, received.finish)
-    return outcome
+    return loop.scheduler.counters.cached_tokens
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_tokens_are_those_of_solo_runs_whatever_happens_around_them(seed: int) -> None:
     for credit in (1, 2, 3):
         random_workload(seed, credit)
+
+
+def test_in_random_workloads_much_is_cached() -> None:
+    assert sum(random_workload(seed, 2) > 0 for seed in range(20)) >= 10
 
 
 def test_a_request_whose_last_row_is_sent_is_never_preempted() -> None:

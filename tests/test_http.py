@@ -75,6 +75,15 @@ def text_of(path: str, choice: dict[str, Any]) -> str:
     return str((choice.get("message") or choice["delta"]).get("content") or "")
 
 
+def counts(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
 def error_of(answer: Any, status: int) -> dict[str, Any]:
     """The error of an answer, which must have OpenAI's shape."""
     assert answer.status_code == status, answer.text
@@ -130,7 +139,7 @@ async def test_a_completion_has_openais_shape(serve: Serve) -> None:
     assert whole["id"].startswith("cmpl-")
     assert (whole["object"], whole["model"]) == ("text_completion", "words")
     assert whole["choices"] == [{"index": 0, "text": " one two", "logprobs": None, "finish_reason": "stop"}]
-    assert whole["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    assert whole["usage"] == counts(prompt=5, completion=3)
 
 
 async def test_a_chat_has_openais_shape(serve: Serve) -> None:
@@ -161,14 +170,27 @@ async def test_one_stream_has_one_id_and_one_time_in_whole_seconds(serve: Serve,
 @BOTH
 async def test_a_stream_has_token_counts_only_if_asked_once_and_last(serve: Serve, path: str) -> None:
     it = serve()
-    counts = (await it.post(path, **asked(path))).json()["usage"]
+    usage = (await it.post(path, **asked(path))).json()["usage"]
     options: dict[str, Any]
     for options in ({}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
         events = await it.events(path, **asked(path, **options))
         assert all(event["choices"] and "usage" not in event for event in events)
     *events, last = await it.events(path, **asked(path, stream_options={"include_usage": True}))
     assert all(event["choices"] and event["usage"] is None for event in events)
-    assert (last["choices"], last["usage"]) == ([], counts)
+    assert (last["choices"], last["usage"]) == ([], usage)
+
+
+@BOTH
+@pytest.mark.parametrize("stop", [None, " two"])
+async def test_an_answer_tells_how_much_of_its_prompt_was_not_computed(
+    serve: Serve, path: str, stop: str | None
+) -> None:
+    it = serve(cached=2)
+    whole = (await it.post(path, **asked(path, stop=stop))).json()
+    *_, last = await it.events(path, **asked(path, stop=stop, stream_options={"include_usage": True}))
+    assert whole["usage"]["prompt_tokens_details"] == last["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    two = (await serve(cached=2).post("completions", prompt=["abc", "abd"])).json()
+    assert two["usage"] == counts(prompt=6, completion=6, cached=4)
 
 
 @MODES
@@ -185,7 +207,7 @@ async def test_each_of_many_prompts_is_a_choice_in_its_place(serve: Serve, strea
         whole = (await it.post("completions", **body)).json()
         assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
         assert [choice["text"] for choice in whole["choices"]] == [" one one one", " one", " one one"]
-        assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+        assert whole["usage"] == counts(prompt=3, completion=9)
 
 
 # ---------------------------------------------------------------- what reaches the scheduler

@@ -107,7 +107,12 @@ class Shape:
         }
 
 
-def usage(chunks: Sequence[Chunk]) -> dict[str, int]:
+def usage(chunks: Sequence[Chunk]) -> dict[str, Any]:
     """Return the token counts of all choices together; an end token counts."""
     prompt, output = sum(chunk.prompt_tokens for chunk in chunks), sum(chunk.output_tokens for chunk in chunks)
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": sum(chunk.cached_tokens for chunk in chunks)},
+    }

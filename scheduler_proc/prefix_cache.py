@@ -1,0 +1,110 @@
+"""What running requests have computed, kept for others with the same beginning."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler_proc.blocks import BlockPool
+from scheduler_proc.history import TokenHistory
+from scheduler_proc.prefix_index import Link, Prefix, PrefixIndex
+from scheduler_proc.request import Request
+from scheduler_proc.slots import SlotTable
+
+_NO_MORE = np.iinfo(np.int32).max
+
+
+class PrefixCache:
+    """Names the blocks of running requests in the index, and looks there for those of waiting ones.
+
+        a running request      0                computed_len      planned_len
+        its KV                 ├─── settled ─────────┼─── in flight ───┤
+        its full blocks        │ ready: others share │ named: others   │ of a decoding one: nobody knows
+                               │ them                │ wait for them   │ the tokens yet
+
+    Naming is lazy: whoever needs it done calls `catch_up`, else it is done in the shadow of the device.
+    """
+
+    def __init__(
+        self, slots: SlotTable, blocks: BlockPool, history: TokenHistory, index: PrefixIndex, *, enabled: bool
+    ) -> None:
+        """Serve the requests in `slots`; if not `enabled`, nothing gets a name, so nothing is found."""
+        self._slots = slots
+        self._blocks = blocks
+        self._history = history
+        self._index = index
+        self._enabled = enabled
+
+    def look_up(self, request: Request) -> Prefix:
+        """Return what a waiting request need not compute. Its last token is always computed, to know the next one."""
+        if self._enabled:
+            tokens = request.waiting_tokens().tobytes()
+            width = 4 * self._blocks.block_size
+            most = (request.waiting_len - 1) // self._blocks.block_size
+            request.prefix = self._index.extend(request.prefix, tokens, width, most)
+        return request.prefix
+
+    def enter(self, slot: int, prefix: Prefix) -> None:
+        """Let a request that has just got its slot begin behind `prefix`, whose blocks are in its table."""
+        slots, found = self._slots, len(prefix.blocks)
+        slots.planned_len[slot] = slots.computed_len[slot] = found * self._blocks.block_size
+        slots.named[slot] = slots.confirmed[slot] = found
+        slots.named_block[slot] = prefix.blocks[-1] if found else 0
+        slots.named_serial[slot] = prefix.serials[-1] if found else 0
+
+    def catch_up(self) -> None:
+        """Name every full block that is sent to be computed, and let those be found that are."""
+        if self._enabled:
+            slots, size = self._slots, self._blocks.block_size
+            known = np.maximum(np.minimum(slots.planned_len, slots.known_len), slots.computed_len)
+            behind = (known // size > slots.named) | (slots.computed_len // size > slots.confirmed)
+            for slot in np.flatnonzero(slots.live & behind).tolist():
+                self.catch_up_with(slot)
+
+    def catch_up_with(self, slot: int) -> None:
+        """As `catch_up`, for one request."""
+        if not self._enabled:
+            return
+        slots, index, size = self._slots, self._index, self._blocks.block_size
+        computed = int(slots.computed_len[slot])
+        start, stop = int(slots.named[slot]), max(min(slots.planned_len[slot], slots.known_len[slot]), computed) // size
+        if start < stop:
+            block, parent = int(slots.named_block[slot]), int(slots.named_serial[slot])
+            if index.serial[block] != parent:
+                # Another request computes the same, had named it first, and is gone: what would be named after its
+                # block could not be found.
+                slots.named[slot] = _NO_MORE
+            else:
+                own = slots.table[slot, start:stop]
+                tokens, width = self._history.blocks(own).tobytes(), 4 * size
+                for place, candidate in enumerate(own.tolist()):
+                    block = index.name(Link(parent, tokens[place * width : (place + 1) * width]), candidate)
+                    parent = int(index.serial[block])
+                slots.named[slot], slots.named_block[slot], slots.named_serial[slot] = stop, block, parent
+        index.confirm(slots.table[slot, slots.confirmed[slot] : computed // size])
+        slots.confirmed[slot] = computed // size
+
+    def leave(self, slot: int) -> None:
+        """Let what a request has computed be found, and take back the names of what it never will."""
+        self.catch_up_with(slot)
+        slots, index = self._slots, self._index
+        table = slots.table[slot, : slots.table_len[slot]]
+        index.forget(table[~index.ready[table]])
+
+    def distrust(self, slot: int) -> None:
+        """Forget what the request in a slot has used: something in it may not be a number."""
+        slots = self._slots
+        self._index.forget(slots.table[slot, : slots.table_len[slot]])
+        slots.named[slot] = _NO_MORE
+
+    def check(self) -> None:
+        """Assert what holds between any two verbs."""
+        slots, index, size = self._slots, self._index, self._blocks.block_size
+        index.check(self._history.blocks(np.arange(self._blocks.total + 1)))
+        promised = set(np.flatnonzero((index.serial > 0) & ~index.ready).tolist())
+        for slot in np.flatnonzero(slots.live).tolist():
+            computed, planned = int(slots.computed_len[slot]), int(slots.planned_len[slot])
+            assert computed <= planned, "more was computed than was sent"
+            table = slots.table[slot, : slots.table_len[slot]]
+            assert not index.ready[table[computed // size :]].any(), "a block can be found before it is computed"
+            promised -= set(table[min(slots.confirmed[slot], computed // size) : planned // size].tolist())
+        assert not promised, "a name is waited for that nobody will compute"
