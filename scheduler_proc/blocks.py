@@ -90,12 +90,12 @@ class BlockPool:
     def check(self, held: NDArray[np.int32]) -> None:
         """Assert that each block is blank, cached or in `held`: all those in live tables, once for each table."""
         blank, cached = self._stack[: self._blank], self._cached.blocks()
-        self._cached.check()
+        assert len(cached) == len(self._cached), "a cached block is lost, or here twice"
         uses = np.bincount(held, minlength=self.total + 1)
         assert np.array_equal(uses, self._uses), "a block has other users than are counted"
         every = np.concatenate((blank, cached, np.flatnonzero(uses)))
         assert len(every) == self.total, f"{len(blank)} blank, {len(cached)} cached, and used blocks of {self.total}"
         assert np.array_equal(np.sort(every), np.arange(1, self.total + 1)), "a block is owned twice"
-        assert self.free == len(blank) + len(cached)
+        assert self.free == len(blank) + len(cached), "free blocks are miscounted"
         assert not self._index.serial[blank].any(), "a blank block has a name"
         assert self._index.ready[cached].all(), "a block is kept that cannot be found"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler_proc.blocks import BlockPool
 from scheduler_proc.history import TokenHistory
@@ -53,12 +54,22 @@ class PrefixCache:
 
     def catch_up(self) -> None:
         """Name every full block that is sent to be computed, and let those be found that are."""
-        if self._enabled:
-            slots, size = self._slots, self._blocks.block_size
-            known = np.maximum(np.minimum(slots.planned_len, slots.known_len), slots.computed_len)
-            behind = (known // size > slots.named) | (slots.computed_len // size > slots.confirmed)
-            for slot in np.flatnonzero(slots.live & behind).tolist():
-                self.catch_up_with(slot)
+        if not self._enabled:
+            return
+        slots, size = self._slots, self._blocks.block_size
+        known = np.maximum(np.minimum(slots.planned_len, slots.known_len), slots.computed_len)
+        unnamed = known // size - slots.named
+        unconfirmed = slots.computed_len // size - slots.confirmed
+        several = slots.live & ((unnamed > 1) | (unconfirmed > 1))
+        for slot in np.flatnonzero(several).tolist():
+            self.catch_up_with(slot)
+        # Those that decode fill a block now and then, many of them in one step.
+        one = slots.live & ~several
+        if len(rows := np.flatnonzero(one & (unnamed == 1))):
+            self._name_next(rows)
+        if len(rows := np.flatnonzero(one & (unconfirmed == 1))):
+            self._index.confirm(slots.table[rows, slots.confirmed[rows]])
+            slots.confirmed[rows] += 1
 
     def catch_up_with(self, slot: int) -> None:
         """As `catch_up`, for one request."""
@@ -67,21 +78,41 @@ class PrefixCache:
         slots, index, size = self._slots, self._index, self._blocks.block_size
         computed = int(slots.computed_len[slot])
         start, stop = int(slots.named[slot]), max(min(slots.planned_len[slot], slots.known_len[slot]), computed) // size
-        if start < stop:
-            block, parent = int(slots.named_block[slot]), int(slots.named_serial[slot])
-            if index.serial[block] != parent:
-                # Another request computes the same, had named it first, and is gone: what would be named after its
-                # block could not be found.
-                slots.named[slot] = _NO_MORE
-            else:
-                own = slots.table[slot, start:stop]
-                tokens, width = self._history.blocks(own).tobytes(), 4 * size
-                for place, candidate in enumerate(own.tolist()):
-                    block = index.name(Link(parent, tokens[place * width : (place + 1) * width]), candidate)
-                    parent = int(index.serial[block])
-                slots.named[slot], slots.named_block[slot], slots.named_serial[slot] = stop, block, parent
+        if start < stop and self._has_chain(np.array([slot])).all():
+            own = slots.table[slot, start:stop]
+            tokens, width = self._history.blocks(own).tobytes(), 4 * size
+            block, parent = 0, int(slots.named_serial[slot])
+            for place, candidate in enumerate(own.tolist()):
+                block = index.name(Link(parent, tokens[place * width : (place + 1) * width]), candidate)
+                parent = int(index.serial[block])
+            slots.named[slot], slots.named_block[slot], slots.named_serial[slot] = stop, block, parent
         index.confirm(slots.table[slot, slots.confirmed[slot] : computed // size])
         slots.confirmed[slot] = computed // size
+
+    def _name_next(self, rows: NDArray[np.intp]) -> None:
+        """Name the next block of each of some slots."""
+        slots, index, width = self._slots, self._index, 4 * self._blocks.block_size
+        rows = rows[self._has_chain(rows)]
+        own = slots.table[rows, slots.named[rows]]
+        tokens, parents = self._history.blocks(own).tobytes(), slots.named_serial[rows].tolist()
+        named = [
+            index.name(Link(parent, tokens[place * width : (place + 1) * width]), candidate)
+            for place, (parent, candidate) in enumerate(zip(parents, own.tolist(), strict=True))
+        ]
+        slots.named[rows] += 1
+        slots.named_block[rows] = named
+        slots.named_serial[rows] = index.serial[named]
+
+    def _has_chain(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which of some slots, bool[n], still have the block there that their next one is named behind.
+
+        It may be another request's that computed the same, had named it first, and is gone. What would be named behind
+        it could not be found; so of those that have lost it no more is named.
+        """
+        slots = self._slots
+        there: NDArray[np.bool_] = self._index.serial[slots.named_block[rows]] == slots.named_serial[rows]
+        slots.named[rows[~there]] = _NO_MORE
+        return there
 
     def leave(self, slot: int) -> None:
         """Let what a request has computed be found, and take back the names of what it never will."""
@@ -100,11 +131,13 @@ class PrefixCache:
         """Assert what holds between any two verbs."""
         slots, index, size = self._slots, self._index, self._blocks.block_size
         index.check(self._history.blocks(np.arange(self._blocks.total + 1)))
-        promised = set(np.flatnonzero((index.serial > 0) & ~index.ready).tolist())
-        for slot in np.flatnonzero(slots.live).tolist():
-            computed, planned = int(slots.computed_len[slot]), int(slots.planned_len[slot])
-            assert computed <= planned, "more was computed than was sent"
-            table = slots.table[slot, : slots.table_len[slot]]
-            assert not index.ready[table[computed // size :]].any(), "a block can be found before it is computed"
-            promised -= set(table[min(slots.confirmed[slot], computed // size) : planned // size].tolist())
-        assert not promised, "a name is waited for that nobody will compute"
+        live = np.flatnonzero(slots.live)
+        computed, planned = slots.computed_len[live] // size, slots.planned_len[live] // size
+        assert (computed <= planned).all(), "more was computed than was sent"
+        place = np.arange(slots.table.shape[1])
+        own = (place >= computed[:, None]) & (place < slots.table_len[live][:, None])
+        assert not index.ready[slots.table[live][own]].any(), "a block can be found before it is computed"
+        promised = np.flatnonzero((index.serial > 0) & ~index.ready)
+        if len(promised):
+            awaited = (place >= np.minimum(slots.confirmed[live], computed)[:, None]) & (place < planned[:, None])
+            assert np.isin(promised, slots.table[live][awaited]).all(), "a name is waited for that nobody will compute"
