@@ -270,6 +270,34 @@ def test_cached_blocks_are_free_and_the_longest_unused_give_way() -> None:
     assert cached == [16, 16, 0], "the second prompt was used before the others"
 
 
+def test_a_requests_own_cached_blocks_are_not_free_for_it_to_take() -> None:
+    loop = CoreLoop(opened(slots=2, blocks=16, max_model_len=64), 2)
+    served(loop, submit(1, text(40), 1))
+    asks = [submit(2, text(13, seed=2), 8, ignore_eos=True), submit(3, text(60), 2, ignore_eos=True)]
+    loop.submit(asks[0])
+    loop.plan()
+    loop.submit(asks[1])
+    loop.plan()
+    assert loop.scheduler.free_blocks == 12, "five more beside its ten would be, of two blank ones"
+    assert loop.scheduler.waiting == 1
+    loop.drain()
+    assert [loop.tokens(ask.request) for ask in asks] == [solo(ask) for ask in asks]
+
+
+def test_what_could_not_be_found_is_not_kept() -> None:
+    loop = CoreLoop(opened(slots=2, blocks=16, max_model_len=64), 1)
+    long = submit(2, [7], 40, ignore_eos=True)
+    loop.submit(submit(1, [7], 12, ignore_eos=True))
+    loop.submit(long)
+    while loop.scheduler.running + loop.scheduler.waiting == 2:
+        loop.step()
+    pool = loop.scheduler._running.blocks
+    pool.give_back(pool.take(pool.free))  # and with that the first one's, behind which the other's are named
+    loop.drain()
+    assert loop.tokens(2) == solo(long)
+    assert len(pool._cached) == 0
+
+
 def test_the_end_of_a_prompt_gives_way_before_its_beginning() -> None:
     loop = CoreLoop(opened(slots=1, blocks=16, max_model_len=64), 1)
     served(loop, submit(1, text(40), 1))
