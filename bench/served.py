@@ -36,6 +36,7 @@ class Served:
             f"--timeline-dir={self._directory.path}",
             f"--run-dir={self._directory.path}",
             "--no-http",
+            "--no-enable-prefix-caching",  # the same prompts come again, and are to be computed again
         ]
         self._said = self._directory.path / "log"
         with self._said.open("wb") as log:

@@ -28,7 +28,7 @@ def chunk(
 ) -> Chunk:
     """Return one chunk; the counts are those of its own tokens."""
     ids = np.array(list(tokens), "<u4")
-    return Chunk(request, text, ids, finish, error, 3, len(ids))
+    return Chunk(request, text, ids, finish, error, 3, len(ids), cached_tokens=2)
 
 
 def echo(ask: Generate) -> list[Chunk]:

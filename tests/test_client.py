@@ -59,7 +59,7 @@ def endless(ask: Generate) -> list[Chunk]:
 
 def test_a_completion_has_text_tokens_counts_and_why_it_ended(server: StubFrontend) -> None:
     with Client(server.address) as it:
-        assert it.generate("hey") == Completion("hey", (104, 101, 121), "length", 3, 3)
+        assert it.generate("hey") == Completion("hey", (104, 101, 121), "length", 3, 3, 2)
 
 
 def test_all_settings_reach_the_server(server: StubFrontend) -> None:

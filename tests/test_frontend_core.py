@@ -204,6 +204,19 @@ def test_a_stream_gets_each_piece_and_the_counts_up_to_it() -> None:
     assert not it.core.peers[ME].requests
 
 
+def test_what_was_cached_is_told_from_the_first_token_on_and_is_not_what_a_second_scheduler_had() -> None:
+    it = driver()
+    it.generate()
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC], cached=2)
+    it.scheduler(0, Unattached(1))
+    it.said_to_scheduler()
+    it.attach()
+    (again,) = it.submitted()
+    it.tokens(again, 1, [DEF], Finish.LENGTH, cached=1)
+    assert [chunk.cached_tokens for chunk in it.chunks()] == [2]
+
+
 def test_without_stream_there_is_exactly_one_chunk() -> None:
     it = driver()
     it.generate(stream=False)

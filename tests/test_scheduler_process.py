@@ -94,6 +94,20 @@ def test_lockstep_never_has_two_plans_unanswered(tmp_path: Path) -> None:
     assert client.received[1].tokens == solo(ask)
 
 
+@pytest.mark.parametrize(("options", "cached"), [([], 16), (["--no-enable-prefix-caching"], 0)])
+def test_a_prompt_sent_twice_is_computed_once_unless_that_is_turned_off(
+    tmp_path: Path, options: list[str], cached: int
+) -> None:
+    address = f"ipc://{tmp_path / 'worker'}"
+    asks = [submit(request, list(range(6, 26)), 5, ignore_eos=True) for request in (1, 2)]
+    with StubWorker(address), scheduler(tmp_path, address, options=options) as bound, ThinClient(bound) as client:
+        for ask in asks:
+            client.submit(ask)
+            client.finish(ask.request)
+            assert client.received[ask.request].tokens == solo(ask)
+        assert [client.received[ask.request].cached for ask in asks] == [0, cached]
+
+
 def test_requests_of_many_clients_share_two_workers(tmp_path: Path) -> None:
     addresses = [f"ipc://{tmp_path / f'worker-{number}'}" for number in range(2)]
     asks = [submit(request, [request, 5], 10, ignore_eos=True) for request in range(8)]

@@ -72,13 +72,14 @@ class ThinClient:
 
     def _take(self, deltas: Deltas) -> None:
         taken = 0
-        rows = zip(deltas.request.tolist(), deltas.offset.tolist(), deltas.count.tolist(), deltas.finish, strict=True)
-        for request, offset, count, finish in rows:
+        columns = (deltas.request, deltas.offset, deltas.count, deltas.finish, deltas.cached)
+        for request, offset, count, finish, cached in zip(*(column.tolist() for column in columns), strict=True):
             known = self.received[request]
             assert offset == len(known.tokens), f"request {request}: a gap or a duplicate"
             assert known.finish is Finish.RUNNING
             known.tokens += deltas.token[taken : taken + count].tolist()
             known.finish = Finish(finish)
+            known.cached = cached
             taken += count
 
     def __enter__(self) -> Self:
