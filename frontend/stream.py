@@ -47,6 +47,7 @@ class Stream:
         self.error = ""
         self._whole = not ask.stream
         self._one_by_one = bool(ask.stop)
+        self._min_tokens = ask.min_tokens  # the text of the first so many tokens ends at no stop string
         self._include_stop = ask.include_stop
         self._detokenizer = detokenizer
         self._stops = stops
@@ -92,7 +93,7 @@ class Stream:
         tail = ""
         if self._end_token is not None and (finish is not Finish.STOP or self._include_stop):
             tail = self._detokenizer.push((self._end_token,))
-        safe, stopped = self._stops.push(tail + self._detokenizer.finish())
+        safe, stopped = self._watched(tail + self._detokenizer.finish())
         self._text += (safe, self._stops.finish())
         if stopped and finish is Finish.LENGTH:  # other ends were not the model's own, and stay what they are
             self.finish = Finish.STOP
@@ -129,7 +130,11 @@ class Stream:
         if tokens and tokens[-1] in self._end_tokens:
             self._end_token = tokens[-1]
             tokens = tokens[:-1]
-        safe, stopped = self._stops.push(self._detokenizer.push(tokens))
+        safe, stopped = self._watched(self._detokenizer.push(tokens))
         if safe:
             self._text.append(safe)
         return stopped
+
+    def _watched(self, text: str) -> tuple[str, bool]:
+        """Return what of the next text is safe, and whether a stop string ended it."""
+        return (text, False) if len(self.output) <= self._min_tokens else self._stops.push(text)

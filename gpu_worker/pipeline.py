@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gpu_worker.adjusted_rows import AdjustedRows
 from gpu_worker.device import Device, Event
 from gpu_worker.runner import ModelRunner, StepOutput
 from gpu_worker.staging import StagingBuffer
@@ -63,9 +64,12 @@ class StepPipeline:
         max_tokens: int,
         slots: int,
         blocks: int,
+        notes: int,
         recorder: Recorder,
     ) -> None:
         """Make buffers for `plans_in_flight` plans of at most `max_tokens` tokens over `slots` slots and `blocks`.
+
+        A plan has `notes` notes at most.
 
         `recorder` gets the spans of this thread, and of the device as they are collected.
         """
@@ -73,9 +77,10 @@ class StepPipeline:
         self._recorder = recorder
         self._device_spans = DeviceSpans(recorder)
         self._runner = runner
+        rows = AdjustedRows(slots)
         self._free = [
             Buffers(
-                staging=StagingBuffer(device, max_tokens, slots, blocks, runner.size_for),
+                staging=StagingBuffer(device, max_tokens, slots, blocks, notes, rows, runner.size_for),
                 output=runner.new_output(),
                 token=device.host_buffer(slots, torch.int64),
                 status=device.host_buffer(slots, torch.uint8),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from gpu_worker.adjustments import Adjustments
 from gpu_worker.attention import Attention, AttentionStep
 from gpu_worker.device import Device
 from gpu_worker.kv_cache import KVCache
@@ -45,12 +46,13 @@ class StepOutput:
 class ModelRunner:
     """Model, KV cache, block tables, last tokens and sampling settings of `slots` slots."""
 
-    def __init__(self, model: StepModel, cache: KVCache, slots: int, max_blocks: int) -> None:
+    def __init__(self, model: StepModel, cache: KVCache, slots: int, max_blocks: int, vocabulary: int) -> None:
         """Begin with empty tables; `max_blocks` is the length of a slot's block table."""
         self.device = cache.k[0].device
         self._model = model
         self.cache = cache
         self._sampler = Sampler(slots, self.device)
+        self._adjustments = Adjustments(vocabulary, self.device)
         # One slot more than there are: padded rows have it, and its blocks are all block 0.
         self._block_table = torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device=self.device)
         self._last_token = torch.zeros(slots + 1, dtype=torch.int64, device=self.device)
@@ -93,6 +95,8 @@ class ModelRunner:
         self._block_table[columns.table_slot.long(), columns.table_index.long()] = columns.table_block
         if len(plan.begin_slot):
             self._sampler.admit_staged(plan.begin_slot, plan.temperature, plan.top_k, plan.top_p, columns.settings)
+        if columns.adjusting is not None:
+            self._adjustments.begin(columns.adjusting, host.adjusted_rows)
         if self._graphs is not None and columns.decode is not None:
             self._decode(self._graphs, host, columns, columns.decode, output, before_sampling)
             return
@@ -120,21 +124,23 @@ class ModelRunner:
         decoded = graphs.run(rows)
         before_sampling()
         samples = len(host.sample_slot)
-        if self._sampler.needs_random(host.sample_slot):
+        if columns.adjusted is not None or self._sampler.needs_random(host.sample_slot):
             self._sample(decoded.logits[:samples], host, columns, output)
         else:
             output.token[:samples] = decoded.token[:samples]
             output.status[:samples] = decoded.status[:samples]
 
     def _sample(self, logits: Tensor, host: HostColumns, columns: StepColumns, output: StepOutput) -> None:
-        samples, slots = len(host.sample_slot), columns.sample_slot.long()
+        samples, slots, positions = len(host.sample_slot), columns.sample_slot.long(), columns.sample_position.long()
+        adjusted = columns.adjusted
+        if adjusted is not None:
+            at, row = adjusted.at.long(), adjusted.row.long()
+            logits.index_copy_(0, at, self._adjustments.adjusted(logits[at], row, positions[at]))
         token, status = self._sampler.sample(
-            logits,
-            slots,
-            columns.sample_position.long(),
-            self._sampler.needs_random(host.sample_slot),
-            host.sample_slot,
+            logits, slots, positions, self._sampler.needs_random(host.sample_slot), host.sample_slot
         )
+        if adjusted is not None:
+            self._adjustments.count(row, token[at])
         self._last_token[slots] = token
         output.token[:samples] = token
         output.status[:samples] = status

@@ -148,7 +148,7 @@ class Scheduler:
         """
         if not self._in_flight.may_send:
             return None
-        builder = PlanBuilder(self._running.slots)
+        builder = PlanBuilder(self._running.slots, self.worker)
         for request in self._planner.fill(builder, now):
             self._behind.pop(request.key, None)  # its slot's cursor takes over
         if builder.empty:

@@ -103,6 +103,8 @@ class Planner:
             growth = len(running) + 1 if len(running) else 0
             if blocks.blocks_for(request.waiting_len) + growth > blocks.free:
                 break
+            if not builder.has_room_for(request):
+                break
             if request.strikes and any(other.strikes for other in running.requests()):
                 break  # suspects of a failed step come back one at a time: if it fails again, it is known who did it
             self._waiting.pop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ def submit(
     ignore_eos: bool = False,
     stop_token_ids: Sequence[int] = (),
     timeout: float = 0.0,
+    **adjustments: Any,
 ) -> Submit:
     return Submit(
         request=request,
@@ -41,6 +43,7 @@ def submit(
         ignore_eos=ignore_eos,
         stop_token_ids=np.array(stop_token_ids, np.uint32),
         timeout=timeout,
+        **adjustments,
     )
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from client import (
     RequestRefusedError,
     ServerLostError,
 )
+from client.ask import Settings
 from client.loop_thread import LoopThread
 from protocol.messages import Cancel, Chunk, Finish, Generate
 from tests.stub_frontend import StubFrontend, chunk, echo
@@ -77,6 +79,13 @@ def test_all_settings_reach_the_server(server: StubFrontend) -> None:
             ignore_eos=True,
             include_stop=True,
             timeout=9.0,
+            repetition_penalty=1.3,
+            presence_penalty=-0.5,
+            frequency_penalty=2,
+            logit_bias={5: -100, 300: 2.5},
+            allowed_token_ids=[5, 6],
+            bad_words=["x", "y"],
+            min_tokens=2,
         )
         ask = server.take(Generate)
         assert isinstance(ask, Generate)
@@ -84,7 +93,20 @@ def test_all_settings_reach_the_server(server: StubFrontend) -> None:
         assert (ask.seed, ask.stop, ask.ignore_eos, ask.include_stop, ask.timeout) == (-3, ("x",), True, True, 9.0)
         assert ask.stop_token_ids is not None
         assert ask.stop_token_ids.tolist() == [7]
+        assert (ask.repetition_penalty, ask.presence_penalty, ask.frequency_penalty) == (1.3, -0.5, 2.0)
+        assert ask.bias_token_ids is not None
+        assert ask.bias is not None
+        assert dict(zip(ask.bias_token_ids.tolist(), ask.bias.tolist(), strict=True)) == {5: -100.0, 300: 2.5}
+        assert ask.allowed_token_ids is not None
+        assert (ask.allowed_token_ids.tolist(), ask.bad_words, ask.min_tokens) == ([5, 6], ("x", "y"), 2)
         assert not ask.stream
+
+
+def test_settings_of_none_are_the_servers_choice(server: StubFrontend) -> None:
+    with Client(server.address) as it:
+        nothing: dict[str, Any] = dict.fromkeys(Settings.__annotations__.keys() - {"ignore_eos", "include_stop"})
+        it.generate("a", **nothing)
+        assert server.take(Generate) == Generate(1, prompt="a")
 
 
 def test_token_ids_and_chats_can_be_asked_for_too(server: StubFrontend) -> None:
@@ -123,6 +145,19 @@ def test_token_ids_and_chats_can_be_asked_for_too(server: StubFrontend) -> None:
         ("a", {"temperature": float("inf")}),
         ("a", {"top_p": 1.5}),
         ("a", {"min_p": 2}),
+        ("a", {"repetition_penalty": 0}),
+        ("a", {"presence_penalty": 2.1}),
+        ("a", {"frequency_penalty": float("nan")}),
+        ("a", {"min_tokens": -1}),
+        ("a", {"min_tokens": 2**70}),
+        ("a", {"logit_bias": {-1: 5}}),
+        ("a", {"logit_bias": {2**65: 5}}),
+        ("a", {"logit_bias": {"1": 5}}),
+        ("a", {"logit_bias": {1: 101}}),
+        ("a", {"logit_bias": {1: float("nan")}}),
+        ("a", {"logit_bias": {1: "5"}}),
+        ("a", {"allowed_token_ids": [2**65]}),
+        ("a", {"bad_words": ["\ud800"]}),
     ],
     ids=repr,
 )

@@ -20,7 +20,9 @@ from frontend.http.errors import ApiError
 from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionParameters, parameters
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
+from protocol.fields import Maybe
 from protocol.messages import Generate, Submit
+from scheduler_proc.adjustments import is_adjusted
 from tests.http_driver import HttpDriver
 from tests.tiny_tokenizers import byte_level_tokenizer
 from tests.word_tokenizer import EOS, word, word_text
@@ -293,9 +295,32 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "logprobs": [True, 0, 5],
     "tools": [[{"type": "function", "function": {"name": "f"}}]],
     "response_format": [{"type": "json_object"}, "text"],
-    "logit_bias": [{"60000": 5}, {"-1": 5}, {"abc": 1}],
-    "presence_penalty": [2, -0.5, True],
-    "repetition_penalty": [1.3, 0],
+    "logit_bias": [
+        {"60000": 5},
+        {"-1": 5},
+        {"abc": 1},
+        {"1": 1000},
+        {"1": -101},
+        {"1": "5"},
+        {"1": None},
+        {"1": True},
+        {"01": 5},
+        {"1.0": 5},
+        {"": 5},
+        {"²": 5},
+        {str(2**65): 5},
+        {"9" * 5000: 5},
+        [1],
+        "1",
+        5,
+        {str(token): 5 for token in range(1025)},
+    ],
+    "presence_penalty": [2.1, -2.1, "1", True, [1]],
+    "frequency_penalty": [2.1, -2.1, "1", True],
+    "repetition_penalty": [0, -1, 101, "1", True],
+    "min_tokens": [-1, 1.5, "5", True, 2**31, 2**70, 63],
+    "allowed_token_ids": [[], [-1], ["5"], [True], [2**65], [VOCABULARY], 5, [1] * 1025],
+    "bad_words": ["a", [""], [5], ["more than a token"], ["a"] * 1025, ["a" * 20_000]],
     "echo": [True, 0],
 }
 WRONG_PROMPTS: list[Any] = [
@@ -318,11 +343,16 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "temperature", "top_k", "top_p", "min_p", "seed"])
+@pytest.mark.parametrize(
+    "name",
+    ["max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty",
+     "frequency_penalty", "min_tokens"],
+)  # fmt: skip
 def test_numbers_have_the_limits_of_the_message_that_they_go_into(name: str) -> None:
     (declared,) = get_type_hints(Generate, include_extras=True)[name].__metadata__
-    high = declared.kind.high
-    for value in (declared.kind.low, high):
+    kind: Any = declared.kind if isinstance(declared, Maybe) else declared
+    high = kind.high
+    for value in (kind.low, high):
         (ask,) = parameters(CompletionParameters, {"prompt": "a", name: value}).generates()
         assert getattr(ask, name) == value
     with pytest.raises(ApiError):
@@ -409,11 +439,16 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
             "unsupported_parameter",
         ),
         (
-            {"logit_bias": {str(token): 5 for token in range(1000)}},
-            'logit_bias: {"0": 5, "1": 5, "2": 5, "3": 5, "4": 5, "5": 5, "6": 5, "7" … is not supported; leave it '
-            "out, or send null or {}",
+            {"response_format": {str(token): 5 for token in range(1000)}},
+            'response_format: {"0": 5, "1": 5, "2": 5, "3": 5, "4": 5, "5": 5, "6": 5, "7" … is not supported; leave '
+            'it out, or send null or {"type": "text"}',
             "unsupported_parameter",
         ),
+        ({"repetition_penalty": 0}, "repetition_penalty: must be at least 0.01, got 0", "decimal_below_min_value"),
+        ({"presence_penalty": 3}, "presence_penalty: must be at most 2, got 3", "decimal_above_max_value"),
+        ({"logit_bias": {"a": 1}}, 'logit_bias["a"]: must be named by a token id', "invalid_type"),
+        ({"logit_bias": {"5": 101}}, 'logit_bias["5"]: must be from -100 to 100, got 101', "invalid_value"),
+        ({"min_tokens": 17}, "min_tokens: must be at most 16, as many as there may be, got 17", "invalid_value"),
         ({"model": "gpt-4"}, 'there is no model "gpt-4" here; this server serves "words"', "model_not_found"),
     ],
     ids=lambda value: f"{value}"[:40],
@@ -424,6 +459,35 @@ async def test_an_error_says_what_is_allowed_and_shows_what_came_as_json(
     answer = await serve().post("completions", **({"prompt": "a"} | more))
     error = error_of(answer, 404 if code == "model_not_found" else 400)
     assert (error["message"], error["code"]) == (message, code)
+
+
+@BOTH
+async def test_the_settings_of_logits_reach_the_scheduler(serve: Serve, path: str) -> None:
+    it = serve()
+    more = {
+        "repetition_penalty": 1.2, "presence_penalty": -2, "frequency_penalty": 2, "min_tokens": 2, "max_tokens": 9,
+        "logit_bias": {"7": -100, "0": 2.5}, "allowed_token_ids": [7, 8], "bad_words": ["a"],
+    }  # fmt: skip
+    assert (await it.post(path, **asked(path, **more))).status_code == 200
+    (submit,) = it.submitted
+    penalties = (submit.repetition_penalty, submit.presence_penalty, submit.frequency_penalty)
+    assert (penalties, submit.min_tokens) == ((1.2, -2.0, 2.0), 2)
+    lists = (submit.bias_token_ids, submit.bias, submit.allowed_token_ids)
+    assert [column.tolist() for column in lists if column is not None] == [[7, 0], [-100.0, 2.5], [7, 8]]
+    assert submit.banned_token_ids is not None
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "nothing",
+    [{"logit_bias": {}}, {"bad_words": []}, {"presence_penalty": 0}, {"repetition_penalty": 1}, {"min_tokens": 0}],
+    ids=str,
+)
+async def test_settings_that_ask_for_nothing_adjust_nothing(serve: Serve, path: str, nothing: dict[str, Any]) -> None:
+    it = serve()
+    for more in (nothing, dict.fromkeys(nothing)):
+        assert (await it.post(path, **asked(path, **more))).status_code == 200
+    assert not any(is_adjusted(submit) for submit in it.submitted)
 
 
 @pytest.mark.parametrize(("path", "name"), [("completions", "prompt"), ("chat/completions", "messages")])

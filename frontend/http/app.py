@@ -31,7 +31,7 @@ from protocol.messages import Chunk, Finish, Generate
 MOST_CALLS = 4096
 """Requests that arrive or are answered at the same time; more are told to come back."""
 
-_PARAMETERS = {"token_ids": "prompt"}
+_PARAMETERS = {"token_ids": "prompt", "bias_token_ids": "logit_bias"}
 """What the fields of `Generate` that may be at fault are called here, if not the same."""
 
 
