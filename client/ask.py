@@ -30,6 +30,7 @@ class Settings(TypedDict, total=False):
     logit_bias: numbers from -100 to 100 that are added to logits, by token id.
     allowed_token_ids: no other tokens come. bad_words: strings of one token each, which do not.
     min_tokens: nothing ends the answer before it has so many.
+    logprobs: with each token how likely it was, and so many of the likeliest in its place, at most 20.
     seed: in [-2**63, 2**63); the same seed and prompt give the same tokens.
     stop: strings that end the answer, and are no part of it unless include_stop.
     stop_token_ids: tokens that end it. ignore_eos: the model's own end tokens do not.
@@ -48,6 +49,7 @@ class Settings(TypedDict, total=False):
     allowed_token_ids: Sequence[int] | None
     bad_words: Sequence[str] | None
     min_tokens: int | None
+    logprobs: int | None
     seed: int | None
     stop: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None

@@ -15,6 +15,7 @@ from frontend.model_text import ModelText
 from frontend.stop_strings import StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TOO_LONG, TextError, require_unicode, shown
+from frontend.token_pieces import TokenPieces
 from protocol.fields import UINT64_MAX
 from protocol.messages import MOST_STOP_TOKENS, MOST_TOKEN_IDS, Attached, Generate, SpanKind, Submit
 from timeline.recorder import About, Recorder, nanoseconds
@@ -45,6 +46,11 @@ class Intake:
         self._text = text
         self._defaults = defaults
         self._draw_seed = draw_seed
+
+    @property
+    def pieces(self) -> TokenPieces:
+        """What each token adds to a text."""
+        return self._text.pieces
 
     def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> Stream:
         """Return the stream of a request of `peer`, to be served as `served` describes; raises `TextError`."""
@@ -105,6 +111,7 @@ class Intake:
             bias=ask.bias,
             allowed_token_ids=ask.allowed_token_ids,
             banned_token_ids=banned,
+            logprobs=ask.logprobs,
         )
         ends = frozenset(stop_token_ids.tolist())
         if not ask.ignore_eos:

@@ -9,6 +9,7 @@ import numpy as np
 
 from frontend.detokenizer import Detokenizer
 from frontend.stop_strings import StopStrings
+from protocol.logprobs import NOTHING, Logprobs, joined
 from protocol.messages import Chunk, Finish, Generate, Submit
 
 NO_TOKENS = np.zeros(0, "<u4")
@@ -54,6 +55,7 @@ class Stream:
         self._end_tokens = end_tokens
         self._end_token: int | None = None  # came last: the end, unless more tokens follow
         self._text: list[str] = []
+        self._logprobs: list[Logprobs] | None = None if ask.logprobs is None else []  # of what is not given yet
         self._given = 0
 
     @property
@@ -85,6 +87,11 @@ class Stream:
                 self.finish = Finish.STOP
                 return
 
+    def push_logprobs(self, logprobs: Logprobs) -> None:
+        """Take what is known of the tokens that `push` has just taken."""
+        if self._logprobs is not None:
+            self._logprobs.append(logprobs)
+
     def end(self, finish: Finish, error: str = "") -> None:
         """End it: what was held back becomes text, except for an end token."""
         if self.finish is not Finish.RUNNING:
@@ -107,6 +114,7 @@ class Stream:
         ended = self.finish is not Finish.RUNNING
         if not ended and (self._whole or self._given == len(self.output)):
             return None
+        logprobs = None if self._logprobs is None else self._known_logprobs(self._logprobs)
         return Chunk(
             request=self.label,
             text="".join(self._text),
@@ -115,12 +123,23 @@ class Stream:
             error=self.error,
             prompt_tokens=len(self.submit.prompt),
             output_tokens=len(self.output),
+            listed=None if logprobs is None else logprobs.count,
+            listed_token=None if logprobs is None else logprobs.token,
+            logprob=None if logprobs is None else logprobs.logprob,
         )
 
     def given(self) -> None:
         """Note that the client has been given the chunk."""
         self._text.clear()
         self._given = len(self.output)
+        if self._logprobs is not None:
+            self._logprobs.clear()
+
+    def _known_logprobs(self, parts: list[Logprobs]) -> Logprobs:
+        """Return what is known of each token that is not given yet; of those whose scheduler said nothing, nothing."""
+        known = joined(parts)
+        missing = len(self.output) - self._given - len(known)
+        return joined([known, *[NOTHING] * missing])
 
     def _read(self, tokens: Sequence[int]) -> bool:
         """Turn tokens into text; return whether a stop string ended it."""

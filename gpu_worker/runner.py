@@ -13,10 +13,15 @@ from gpu_worker.adjustments import Adjustments
 from gpu_worker.attention import Attention, AttentionStep
 from gpu_worker.device import Device
 from gpu_worker.kv_cache import KVCache
+from gpu_worker.logprobs import list_logprobs
 from gpu_worker.model import Decoder
 from gpu_worker.sampler import Sampler
 from gpu_worker.staging import HostColumns, StepColumns
+from protocol.logprobs import MOST_LOGPROBS
 from protocol.messages import Plan
+
+LISTED = 1 + MOST_LOGPROBS
+"""Log probabilities of one sample, at most."""
 
 if TYPE_CHECKING:
     from gpu_worker.decode_graphs import DecodeGraphs  # which needs Triton
@@ -37,10 +42,15 @@ class StepModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """One step's own device buffers for what it samples: token int64[slots], status uint8[slots]."""
+    """One step's own device buffers for what it samples: token int64[slots], status uint8[slots].
+
+    What is listed fills the beginning of the other two: L times the step's greatest number of entries, row after row.
+    """
 
     token: torch.Tensor
     status: torch.Tensor
+    listed_token: torch.Tensor  # int64 [slots * LISTED]
+    logprob: torch.Tensor  # float32 [slots * LISTED]
 
 
 class ModelRunner:
@@ -64,6 +74,8 @@ class ModelRunner:
         return StepOutput(
             token=torch.zeros(self._slots, dtype=torch.int64, device=self.device),
             status=torch.zeros(self._slots, dtype=torch.uint8, device=self.device),
+            listed_token=torch.zeros(self._slots * LISTED, dtype=torch.int64, device=self.device),
+            logprob=torch.zeros(self._slots * LISTED, dtype=torch.float32, device=self.device),
         )
 
     def capture_graphs(self, device: Device, share: Callable[[float, str], None]) -> str:
@@ -124,7 +136,8 @@ class ModelRunner:
         decoded = graphs.run(rows)
         before_sampling()
         samples = len(host.sample_slot)
-        if columns.adjusted is not None or self._sampler.needs_random(host.sample_slot):
+        eager = columns.adjusted is not None or columns.listed_at is not None
+        if eager or self._sampler.needs_random(host.sample_slot):
             self._sample(decoded.logits[:samples], host, columns, output)
         else:
             output.token[:samples] = decoded.token[:samples]
@@ -132,7 +145,8 @@ class ModelRunner:
 
     def _sample(self, logits: Tensor, host: HostColumns, columns: StepColumns, output: StepOutput) -> None:
         samples, slots, positions = len(host.sample_slot), columns.sample_slot.long(), columns.sample_position.long()
-        adjusted = columns.adjusted
+        adjusted, listed = columns.adjusted, columns.listed_at
+        own = None if listed is None else logits[listed.long()]  # as the model made them
         if adjusted is not None:
             at, row = adjusted.at.long(), adjusted.row.long()
             logits.index_copy_(0, at, self._adjustments.adjusted(logits[at], row, positions[at]))
@@ -141,6 +155,11 @@ class ModelRunner:
         )
         if adjusted is not None:
             self._adjustments.count(row, token[at])
+        if listed is not None and own is not None and host.listed is not None:
+            entries = len(listed) * (width := int(host.listed.max()))
+            tokens, logprobs = list_logprobs(own, token[listed.long()], width)
+            output.listed_token[:entries] = tokens.view(-1)
+            output.logprob[:entries] = logprobs.view(-1)
         self._last_token[slots] = token
         output.token[:samples] = token
         output.status[:samples] = status

@@ -58,6 +58,8 @@ def check_plan(plan: Plan, engine: Engine) -> None:
     ):
         if len(column) and column.max() >= limit:
             raise ProtocolError(f"step {plan.step}: {what} {column.max()} is not below {limit}")
+    if plan.listed is not None and len(plan.listed) and plan.listed.max() > engine.vocab_size + 1:
+        raise ProtocolError(f"step {plan.step}: log probabilities of more tokens than there are")
     tokens = int(plan.count.sum(dtype=np.uint64))
     if not 0 < tokens <= engine.max_batch_tokens:
         raise ProtocolError(f"step {plan.step}: {tokens} tokens; 1 to {engine.max_batch_tokens} are allowed")

@@ -16,7 +16,8 @@ from gpu_worker.sampler import StagedSettings
 from protocol.messages import Note, Plan, RowFlag
 
 _COLUMNS_OF_TOKENS = 4  # tokens, positions, carry_at, carry_slot
-_COLUMNS_OF_ROWS = 21  # row_slot, logits_at, sample_slot, sample_position, 2 of decode, 7 of settings, 8 of adjusted
+# row_slot, logits_at, sample_slot, sample_position, listed_at; 2 of decode, 7 of settings, 8 of adjusted
+_COLUMNS_OF_ROWS = 22
 _COLUMNS_OF_TABLES = 3
 _COLUMNS_OF_NOTES = 3
 
@@ -36,6 +37,7 @@ class HostColumns:
     sample_slot: NDArray[np.int32]
     longest: int  # positions that the longest row reaches, its own included
     adjusted_rows: int  # rows of the pool that have ever been given out
+    listed: NDArray[np.uint8] | None  # uint8[samples]: how many log probabilities each wants; None if none wants any
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class StepColumns:
     settings: StagedSettings  # of the slots that begin with this step
     adjusting: StagedAdjustments | None  # of the slots among these whose logits are adjusted, if there are any
     adjusted: AdjustedSamples | None  # if there are any
+    listed_at: torch.Tensor | None  # [L]: which samples' log probabilities are wanted, if any are
     decode: torch.Tensor | None  # [2, size]: slots and positions of a pure decode step's rows, and padding behind them
 
 
@@ -73,14 +76,16 @@ class StagingBuffer:
         blocks: int,
         notes: int,
         rows: AdjustedRows,
+        listed: NDArray[np.uint8],
         size_for: Callable[[int], int] | None = None,
     ) -> None:
         """Make room for any plan of `max_tokens` tokens over `slots` slots that gives out at most `blocks` blocks.
 
-        It has at most `notes` notes. `rows` is the same for all buffers, whose plans come in turn.
+        It has at most `notes` notes. `rows` and `listed`, which has the number of log probabilities that each slot
+        wants, are the same for all buffers, whose plans come in turn.
         `size_for` says how long the columns of a pure decode step of so many rows are to be, if it wants them at all.
         """
-        self._slots, self._rows, self._size_for = slots, rows, size_for
+        self._slots, self._rows, self._listed, self._size_for = slots, rows, listed, size_for
         size = _COLUMNS_OF_TOKENS * max_tokens + _COLUMNS_OF_ROWS * slots + _COLUMNS_OF_TABLES * blocks
         size += _COLUMNS_OF_NOTES * notes
         self._host = device.host_buffer(size, torch.int32)
@@ -104,6 +109,10 @@ class StagingBuffer:
         sample_slot = plan.slot[sampled].view(np.int32)
         self._used = 0
         adjusting = self._adjusting(plan) if len(plan.begin_slot) else None
+        if len(plan.begin_slot):
+            self._listed[plan.begin_slot] = 0 if plan.listed is None else plan.listed
+        listed = self._listed[sample_slot]
+        listed_at = np.flatnonzero(listed)
         columns = StepColumns(
             tokens=self._put(tokens),
             positions=self._put(np.arange(total, dtype=np.int32) + np.repeat(position - firsts, count)),
@@ -127,10 +136,12 @@ class StagingBuffer:
             ),
             adjusting=adjusting,
             adjusted=self._adjusted(plan.slot[sampled]) if self._rows.most else None,
+            listed_at=self._put(listed_at) if len(listed_at) else None,
             decode=self._decode(plan) if (plan.flags == _DECODE).all() else None,
         )
         longest = int((position + count).max()) if len(count) else 0
-        return HostColumns(position, count, sample_slot, longest, self._rows.most), columns
+        wanted = listed if len(listed_at) else None
+        return HostColumns(position, count, sample_slot, longest, self._rows.most, wanted), columns
 
     def copy(self) -> None:
         """Bring what was staged to the device; runs on the copy-in stream."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import ProtocolError
 from protocol.fields import INT64_MAX, INT64_MIN, UINT64_MAX, Column, Document, Flag, Integer, Many, Maybe, Real, Text
+from protocol.logprobs import LOWEST_LOGPROB, MOST_LOGPROBS, Logprobs
 
 # What a request may ask for at most, however it is asked: HTTP has the same limits.
 COUNT_MAX = 2**31 - 1
@@ -47,6 +48,9 @@ MinP = Annotated[float, Real(0.0, 1.0)]
 Repetition = Annotated[float, Real(REPETITION_MIN, REPETITION_MAX)]  # 1 is off
 Penalty = Annotated[float, Real(-PENALTY_MAX, PENALTY_MAX)]  # 0 is off
 SomeU4 = Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))]
+Listed = Annotated[NDArray[np.uint8] | None, Maybe(Column("<u1", high=1 + MOST_LOGPROBS))]
+LogprobColumn = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", LOWEST_LOGPROB, 0.0))]
+WantedLogprobs = Annotated[int | None, Maybe(Integer(0, MOST_LOGPROBS))]  # of so many tokens beside the one that came
 Biases = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", -BIAS_MAX, BIAS_MAX))]
 Seed = Annotated[int, Integer(0, UINT64_MAX)]
 Seconds = Annotated[float, Real(0.0, 1e9)]
@@ -229,6 +233,7 @@ class Plan:
     note: Annotated[NDArray[np.uint8] | None, Maybe(Column("<u1", high=int(max(Note))))] = None
     note_token: SomeU4 = None
     bias: Biases = None  # one for each BIAS, in order
+    listed: Listed = None  # one for each of `begin_slot`: log probabilities wanted a token; None is 0 for all
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
@@ -243,6 +248,8 @@ class Plan:
         travelling = total - int(np.count_nonzero(carried))
         if travelling != len(self.token):
             raise ProtocolError(f"rows without CARRY count {travelling} tokens in all, {len(self.token)} came")
+        if self.listed is not None:
+            _same_length("settings", self.begin_slot, self.listed)
         if (adjusting := self.adjusting) is not None:
             _check_adjusting(adjusting)
 
@@ -262,16 +269,30 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Worker to scheduler: what a step sampled, one entry per SAMPLE row, in the plan's order."""
+    """Worker to scheduler: what a step sampled, one entry per SAMPLE row, in the plan's order.
+
+    If a slot wants log probabilities, `listed` says how many each row has of the last two columns: that of its token
+    first, then those of the likeliest.
+    """
 
     session: Session
     step: Step
     token: U4
     status: Annotated[NDArray[np.uint8], Column("<u1", high=int(max(RowStatus)))]
+    listed: Listed = None
+    listed_token: SomeU4 = None
+    logprob: LogprobColumn = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
         _same_length("rows", self.token, self.status)
+        if (logprobs := self.logprobs) is not None:
+            _same_length("rows", self.token, logprobs.count)
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        return _logprobs(self.listed, self.listed_token, self.logprob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +369,7 @@ class Submit:
     bias: Biases = None
     allowed_token_ids: SomeU4 = None  # no other may come
     banned_token_ids: SomeU4 = None
+    logprobs: WantedLogprobs = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless each biased token has its bias."""
@@ -379,6 +401,9 @@ class Deltas:
     token: U4
     timing: Annotated[NDArray[np.float32], Column("<f4", -1.0, 1e9)]
     errors: Annotated[tuple[str, ...], Many(Text())]
+    listed: Listed = None  # one for each of `token`: how many it has of the next two, as in Result
+    listed_token: SomeU4 = None
+    logprob: LogprobColumn = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
@@ -390,6 +415,13 @@ class Deltas:
         explained = int(((self.finish == Finish.ERROR) | (self.finish == Finish.REFUSED)).sum())
         if len(self.errors) != explained:
             raise ProtocolError(f"{explained} rows ended with an error, {len(self.errors)} texts came")
+        if (logprobs := self.logprobs) is not None:
+            _same_length("tokens", self.token, logprobs.count)
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        return _logprobs(self.listed, self.listed_token, self.logprob)
 
 
 # ---------------------------------------------------------------- text client and frontend
@@ -426,6 +458,7 @@ class Generate:
     bias: Biases = None
     allowed_token_ids: SomeU4 = None
     bad_words: Annotated[tuple[str, ...], Many(Text(2**14), MOST_TOKEN_IDS)] = ()
+    logprobs: WantedLogprobs = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""
@@ -458,6 +491,19 @@ class Chunk:
     output_tokens: Count
     at_fault: Words = ""
     code: Words = ""
+    listed: Listed = None  # one for each of `token_ids`: how many it has of the next two, as in Result
+    listed_token: SomeU4 = None
+    logprob: LogprobColumn = None
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless the columns fit together."""
+        if (logprobs := self.logprobs) is not None:
+            _same_length("tokens", self.token_ids, logprobs.count)
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        return _logprobs(self.listed, self.listed_token, self.logprob)
 
 
 # ---------------------------------------------------------------- any process and the timeline's collector
@@ -652,6 +698,19 @@ def _check_adjusting(it: Adjusting) -> None:
         raise ProtocolError("bias has not one number per note of it")
     if len(it.slot) and (least := it.penalty[::3].min()) < np.float32(REPETITION_MIN):
         raise ProtocolError(f"a repetition penalty of {least} is below {REPETITION_MIN}")
+
+
+def _logprobs(
+    count: NDArray[np.uint8] | None, token: NDArray[np.uint32] | None, logprob: NDArray[np.float32] | None
+) -> Logprobs | None:
+    if count is None and token is None and logprob is None:
+        return None
+    if count is None or token is None or logprob is None:
+        raise ProtocolError("of the columns of log probabilities some are missing")
+    _same_length("log probabilities", token, logprob)
+    if int(count.sum(dtype=np.uint64)) != len(token):
+        raise ProtocolError(f"{count.sum(dtype=np.uint64)} log probabilities in all, {len(token)} came")
+    return Logprobs(count, token, logprob)
 
 
 def _check_bias(tokens: NDArray[np.uint32] | None, bias: NDArray[np.float32] | None) -> None:

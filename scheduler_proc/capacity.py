@@ -40,6 +40,8 @@ def refusal(ask: Submit, worker: Opened) -> str:
         return problem
     if ask.min_tokens > ask.max_tokens:
         return f"min_tokens is {ask.min_tokens}, more than max_tokens {ask.max_tokens}"
+    if ask.logprobs is not None and ask.logprobs > worker.vocab_size:
+        return f"logprobs is {ask.logprobs}, more than the vocabulary of {worker.vocab_size} has tokens"
     for tokens in (ask.prompt, ask.output, ask.stop_token_ids, *listed_tokens(ask)):
         if len(tokens) and tokens.max() >= worker.vocab_size:
             return f"token id {tokens.max()} is outside of the vocabulary of {worker.vocab_size}"

@@ -16,6 +16,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.logprobs import NOTHING
 from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, RowStatus, Submit
 from scheduler_proc.capacity import check_capacity, refusal
 from scheduler_proc.counters import Counters
@@ -185,6 +186,10 @@ class Scheduler:
     def _settle_result(self, sent: SentPlan, current: NDArray[np.bool_], answer: Result, now: float) -> None:
         running, slots = self._running, self._running.slots
         rows, token, status = sent.slots[sent.sampled], answer.token, answer.status
+        wanted = slots.listed[rows]
+        if wanted.any():
+            usable = wanted & current[sent.sampled] & (status == RowStatus.OK)
+            self._keep_logprobs(rows, np.flatnonzero(usable), answer)
         if not current.all():
             valid = current[sent.sampled]
             rows, token, status = rows[valid], token[valid], status[valid]
@@ -208,6 +213,13 @@ class Scheduler:
             self._end(running.request(slot), Finish.STOP, now)
         for slot in rows[full & ~stopped].tolist():
             self._end(running.request(slot), Finish.LENGTH, now)
+
+    def _keep_logprobs(self, rows: NDArray[np.int32], wanting: NDArray[np.intp], answer: Result) -> None:
+        """Keep what an answer says of the tokens of some of its rows, until their clients are given them."""
+        said = answer.logprobs
+        each = [NOTHING] * len(wanting) if said is None else said.of(wanting.tolist())
+        for slot, logprobs in zip(rows[wanting].tolist(), each, strict=True):
+            self._running.request(slot).logprobs.append(logprobs)
 
     def _settle_failure(self, rows: NDArray[np.int32], failure: Failed, now: float) -> None:
         """Begin again with every request on board, from the tokens that have settled; end the one that keeps failing.
@@ -319,12 +331,17 @@ class Scheduler:
         token = slots.newest[rows] if (count == 1).all() else self._running.gather(rows, start, stop)
         offset = start - slots.prompt_len[rows]
         slots.sent_len[rows] = stop
+        listed = {
+            row: logprobs
+            for row in np.flatnonzero(slots.listed[rows]).tolist()
+            if (logprobs := self._running.request(int(rows[row])).take_logprobs(int(count[row]))) is not None
+        }
         pieces = self._outbox.take(client)
         for request in [request for request in self._behind.values() if request.client == client]:
             del self._behind[request.key]
             pieces.append(waiting_piece(request))
         return deltas_of(
-            self._session, pieces, slots.request_id[rows], offset.view(np.uint32), count.view(np.uint32), token
+            self._session, pieces, slots.request_id[rows], offset.view(np.uint32), count.view(np.uint32), token, listed
         )
 
     def pieces(self, client: int) -> int:
@@ -372,6 +389,10 @@ class Scheduler:
         for request in self._requests.values():
             assert request.finish is Finish.RUNNING, "a request that has ended is still known"
             running = request.slot >= 0
+            if request.ask.logprobs is not None:
+                slots, slot = self._running.slots, request.slot
+                unsent = slots.settled_len[slot] - slots.sent_len[slot] if running else len(request.unsent)
+                assert len(request.logprobs) == unsent, "a token's log probabilities are lost, or not its own"
             owed += request.final_len - (
                 self._running.slots.settled_len[request.slot] if running else request.waiting_len
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.logprobs import Logprobs, joined
 from protocol.messages import Deltas, Finish
 from scheduler_proc.request import NEVER, Request
 
@@ -24,6 +25,7 @@ class Piece:
     finish: Finish
     error: str
     timing: tuple[float, ...]  # of one that ended, as Deltas has it
+    logprobs: Logprobs | None = None  # of its tokens, if they are wanted
 
 
 MOST_PIECES = 1024
@@ -50,8 +52,9 @@ class Outbox:
             _since(request.last_token, since),
             now - since,
         )
+        logprobs = request.take_logprobs(len(request.unsent))
         self._pieces[request.client].append(
-            Piece(request.ask.request, request.sent, request.unsent, request.finish, error, timing)
+            Piece(request.ask.request, request.sent, request.unsent, request.finish, error, timing, logprobs)
         )
 
     def refused(self, client: int, request: int, error: str) -> None:
@@ -77,7 +80,8 @@ class Outbox:
 
 def waiting_piece(request: Request) -> Piece:
     """Return what is new of a request that was preempted and waits, and count it as given."""
-    piece = Piece(request.ask.request, request.sent, request.unsent, Finish.RUNNING, "", ())
+    logprobs = request.take_logprobs(len(request.unsent))
+    piece = Piece(request.ask.request, request.sent, request.unsent, Finish.RUNNING, "", (), logprobs)
     request.sent = len(request.output)
     return piece
 
@@ -93,8 +97,14 @@ def deltas_of(
     offset: NDArray[np.uint32],
     count: NDArray[np.uint32],
     token: NDArray[np.uint32],
+    listed: dict[int, Logprobs],
 ) -> Deltas:
-    """Return the message for one client: `pieces` first, then one row per running request with news (the columns)."""
+    """Return the message for one client: `pieces` first, then one row per running request with news (the columns).
+
+    `listed` are the log probabilities of those running requests that want them, by the number of the row.
+    """
+    known = {len(pieces) + row: logprobs for row, logprobs in listed.items()}
+    known |= {row: piece.logprobs for row, piece in enumerate(pieces) if piece.logprobs is not None}
     finish = np.zeros(len(pieces) + len(request), np.uint8)
     timing: tuple[float, ...] = ()
     errors: tuple[str, ...] = ()
@@ -106,6 +116,7 @@ def deltas_of(
         offset = np.concatenate((np.array([piece.offset for piece in pieces], np.uint32), offset))
         count = np.concatenate((np.array([len(piece.tokens) for piece in pieces], np.uint32), count))
         token = np.concatenate((*[piece.tokens for piece in pieces], token))
+    columns = _logprob_columns(known, count) if known else (None, None, None)
     return Deltas(
         session=session,
         request=request,
@@ -115,4 +126,19 @@ def deltas_of(
         token=token,
         timing=np.array(timing, np.float32),
         errors=errors,
+        listed=columns[0],
+        listed_token=columns[1],
+        logprob=columns[2],
     )
+
+
+def _logprob_columns(
+    known: dict[int, Logprobs], count: NDArray[np.uint32]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.float32]]:
+    """Return the columns of `Deltas` for rows of `count` tokens, of which those in `known` have log probabilities."""
+    ends = np.cumsum(count, dtype=np.int64)
+    listed = np.zeros(int(ends[-1]), np.uint8)
+    for row, logprobs in known.items():
+        listed[ends[row] - len(logprobs) : ends[row]] = logprobs.count
+    whole = joined([known[row] for row in sorted(known)])
+    return listed, whole.token, whole.logprob

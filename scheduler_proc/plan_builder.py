@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages import MOST_NOTES, Opened, Plan, RowFlag
+from protocol.messages import MOST_NOTES, Opened, Plan, RowFlag, Submit
 from scheduler_proc.adjustments import adjustment_columns, most_notes
 from scheduler_proc.in_flight import InFlight, SentPlan
 from scheduler_proc.request import Request
@@ -91,6 +91,7 @@ class PlanBuilder:
             top_p=np.array([ask.top_p for ask in asks], np.float32),
             min_p=np.array([ask.min_p for ask in asks], np.float32),
             seed=np.array([ask.seed for ask in asks], np.uint64),
+            listed=_listed(asks),
             **adjustment_columns(self._begins, self._end_tokens),
         )
         sampled: NDArray[np.intp] | slice = slice(None)
@@ -99,6 +100,11 @@ class PlanBuilder:
             sampled = np.flatnonzero(flags & RowFlag.SAMPLE)
             samples = len(sampled)
         return plan, SentPlan(plan.step, row_slot, slots.epoch[row_slot], sampled, samples)
+
+
+def _listed(asks: list[Submit]) -> NDArray[np.uint8] | None:
+    wanted = [0 if ask.logprobs is None else 1 + ask.logprobs for ask in asks]
+    return np.array(wanted, np.uint8) if any(wanted) else None
 
 
 def _unsigned(column: NDArray[np.int32]) -> NDArray[np.uint32]:

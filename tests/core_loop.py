@@ -69,6 +69,7 @@ class Received:
     finish: Finish = Finish.RUNNING
     error: str = ""
     timing: tuple[float, ...] = ()
+    logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
 
 
 class CoreLoop:
@@ -128,6 +129,7 @@ class CoreLoop:
 
     def receive(self, deltas: Deltas) -> None:
         """Take in what a client was sent; offsets must go on without gap or duplicate, and nothing after an end."""
+        listed = [[] for _ in deltas.token] if deltas.logprobs is None else deltas.logprobs.entries()
         taken, errors, timing = 0, iter(deltas.errors), iter(deltas.timing.tolist())
         rows = zip(*(column.tolist() for column in (deltas.request, deltas.offset, deltas.count)), strict=True)
         for (request, offset, count), finish in zip(rows, deltas.finish.tolist(), strict=True):
@@ -135,6 +137,7 @@ class CoreLoop:
             assert known.finish is Finish.RUNNING, f"request {request} goes on after its end"
             assert offset == len(known.tokens), f"request {request}: a gap or a duplicate"
             known.tokens += deltas.token[taken : taken + count].tolist()
+            known.logprobs += listed[taken : taken + count]
             taken += count
             known.finish = Finish(finish)
             if finish:

@@ -10,6 +10,7 @@ import numpy as np
 from frontend.core import FrontendCore
 from frontend.intake import Intake
 from frontend.model_text import ModelText
+from protocol.logprobs import Logprobs
 from protocol.messages import Attach, Attached, Chunk, Deltas, Finish, Generate, Message, Ping, Submit
 from tests.stub_scheduler import deltas
 from tests.word_tokenizer import EOS
@@ -80,9 +81,10 @@ class Driver:
         *,
         index: int = 0,
         error: str = "",
+        logprobs: Logprobs | None = None,
     ) -> None:
         """Let a scheduler send tokens of one request."""
-        row: Deltas = deltas(self.sessions[index], submit.request, offset, list(tokens), finish, error)
+        row: Deltas = deltas(self.sessions[index], submit.request, offset, list(tokens), finish, error, logprobs)
         self.scheduler(index, row)
 
     def wait(self, seconds: float, *, alive: Sequence[int] = (), peers: Sequence[bytes] = ()) -> None:

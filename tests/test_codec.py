@@ -120,6 +120,7 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
         made["count"][made["flags"] & RowFlag.CARRY != 0] = 1
         travelling = int(made["count"][made["flags"] & RowFlag.CARRY == 0].sum())
         made["token"] = np.arange(travelling, dtype="<u4")
+        made["listed"] = draw(st.sampled_from([None, np.full(len(made["begin_slot"]), 21, "<u1")]))
         if draw(st.booleans()):
             made["notes"] = np.minimum(made["notes"], 3)
             made["note"] = np.resize(np.arange(6, dtype="<u1"), made["notes"].sum())
@@ -133,6 +134,13 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
         made["token"] = np.arange(made["count"].sum(), dtype="<u4")
         made["timing"] = np.full(4 * np.count_nonzero(made["finish"]), 0.5, "<f4")
         made["errors"] = ("why",) * int(np.isin(made["finish"], (Finish.ERROR, Finish.REFUSED)).sum())
+    if name in ("Result", "Deltas", "Chunk"):
+        tokens = len(made["token_ids" if name == "Chunk" else "token"])
+        made |= dict.fromkeys(("listed", "listed_token", "logprob"))
+        if draw(st.booleans()):
+            made["listed"] = np.resize(np.array([0, 3, 1], "<u1"), tokens)
+            made["listed_token"] = np.arange(made["listed"].sum(), dtype="<u4")
+            made["logprob"] = np.full(made["listed"].sum(), -9999.0, "<f4")
     if name == "Spans":
         made["end"] = np.maximum(made["start"], made["end"])
     if name == "View":
@@ -424,7 +432,8 @@ def test_a_wrong_request_for_text_is_refused_when_it_comes(field: str, wrong: An
 
 @pytest.mark.parametrize(("part", "entries"), [(0, 1), ([], 2), ([0, 0], 4), ({"a": 0}, 3)], ids=repr)
 def test_a_request_that_is_sent_can_be_read_up_to_the_last_entry(part: Any, entries: int) -> None:
-    around = (1 + len(fields(Generate)) + 1) + 2 + (1 + 1) + (1 + 1) + 1  # message, stop and bad_words, messages, the one, content
+    # The message, stop and bad_words, messages, the one, content.
+    around = (1 + len(fields(Generate)) + 1) + 2 + (1 + 1) + (1 + 1) + 1
     room = MAX_FRAME_ITEMS - around
     content = [part] * (room // entries - 1)
     content += [0] * (room - entries * len(content))
@@ -503,6 +512,35 @@ def test_columns_about_adjusted_slots_that_do_not_fit_are_refused(field: str, wr
             decode_wire(**wire_of(good) | {field: frame})
     with pytest.raises(ProtocolError):
         encode(replace(good, **{field: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("listed", np.array([1, 1], "<u1")),
+        ("listed", np.array([3], "<u1")),
+        ("listed", np.array([1, 22], "<u1")),
+        ("listed_token", np.zeros(1, "<u4")),
+        ("logprob", np.zeros(4, "<f4")),
+        ("logprob", np.full(3, nan, "<f4")),
+        ("logprob", np.full(3, -inf, "<f4")),
+        ("logprob", np.full(3, 0.1, "<f4")),
+    ],
+)
+def test_columns_of_log_probabilities_that_do_not_fit_are_refused(field: str, wrong: Any) -> None:
+    columns = {"listed": np.array([1, 2], "<u1"), "listed_token": np.zeros(3, "<u4"), "logprob": np.zeros(3, "<f4")}
+    two = np.zeros(2, "<u4")
+    whole: list[Any] = [
+        Result(1, 1, two, np.zeros(2, "<u1")), deltas([0, 0]), Chunk(1, "", two, Finish.RUNNING, "", 1, 2)
+    ]  # fmt: skip
+    for message in whole:
+        good = replace(message, **columns)
+        assert decode(encode(good)) is not None
+        for frame in (wrong.tobytes(), None):
+            with pytest.raises(ProtocolError):
+                decode_wire(**wire_of(good) | {field: frame})
+        with pytest.raises(ProtocolError):
+            encode(replace(good, **{field: wrong}))
 
 
 def test_each_biased_token_has_its_bias() -> None:

@@ -30,6 +30,7 @@ from protocol.messages import (
 )
 from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS, LONGEST_TURN_SECONDS, SILENCE_SECONDS
 from tests.frontend_driver import ME, SEED, Driver, ids, only, text_of
+from tests.stub_scheduler import listing
 from tests.word_tokenizer import EOS, word, word_text
 
 WORDS = ("ABC", "DEF", "G", "HI", "J", "X", "Ġtoday", "?", "JKL")
@@ -343,6 +344,58 @@ def test_the_settings_of_logits_reach_the_scheduler() -> None:
     a, b = (word_text().tokenizer.encode(letter)[-1] for letter in "ab")
     assert [column.tolist() for column in lists if column is not None] == [[7], [-3.5], [7, 8], sorted([a, b])]
     assert (none.repetition_penalty, none.bias_token_ids, none.banned_token_ids) == (1.0, None, None)
+
+
+def test_log_probabilities_come_beside_the_tokens_whose_they_are() -> None:
+    it = driver()
+    it.generate(logprobs=1)
+    (submit,) = it.submitted()
+    assert submit.logprobs == 1
+    one, two, three = [(ABC, -1.0), (X, -0.5)], [(DEF, -2.0), (DEF, -2.0)], [(G, -0.25), (G, -0.25)]
+    it.tokens(submit, 0, [ABC], logprobs=listing(one))
+    it.tokens(submit, 0, [ABC, DEF], logprobs=listing(one, two))  # the first of them for the second time
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is not None
+    assert chunk.logprobs.entries() == [one, two]
+    it.tokens(submit, 2, [G], Finish.LENGTH, logprobs=listing(three))
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is not None
+    assert chunk.logprobs.entries() == [three]
+
+
+def test_behind_a_stop_string_no_log_probabilities_are_told() -> None:
+    it = driver()
+    it.generate(logprobs=0, stop=("DEF",), stream=False)
+    (submit,) = it.submitted()
+    known = [[(token, -1.0)] for token in (ABC, DEF, G)]
+    it.tokens(submit, 0, [ABC, DEF, G], logprobs=listing(*known))
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is not None
+    assert chunk.logprobs.entries() == known[:2]
+
+
+def test_a_request_resubmitted_elsewhere_keeps_the_log_probabilities_that_it_has() -> None:
+    it = driver()
+    it.generate(logprobs=0, stream=False)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC], logprobs=listing([(ABC, -1.0)]))
+    it.scheduler(0, Unattached(5))
+    it.attach()
+    (again,) = it.submitted()
+    assert (again.output.tolist(), again.logprobs) == ([ABC], 0)
+    it.tokens(again, 1, [DEF], Finish.LENGTH, logprobs=listing([(DEF, -2.0)]))
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is not None
+    assert chunk.logprobs.entries() == [[(ABC, -1.0)], [(DEF, -2.0)]]
+
+
+def test_who_asks_for_no_log_probabilities_gets_none() -> None:
+    it = driver()
+    it.generate()
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC], logprobs=listing([(ABC, -1.0)]))
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is None
 
 
 @pytest.mark.parametrize("more", [{"bias_token_ids": ids(300)}, {"bias_token_ids": ids(*[1] * (MOST_TOKEN_IDS + 1))}])

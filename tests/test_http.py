@@ -292,7 +292,7 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "stream_options": ["yes", {"include_usage": 1}, {"include_usage": "true"}, {"continuous_usage_stats": True}],
     "model": [5, ["words"], True],
     "n": [0, 2, 10**6, True, "1", 1.5],
-    "logprobs": [True, 0, 5],
+    "top_logprobs": [-1, 21, 5, 1.5, "1", True],
     "tools": [[{"type": "function", "function": {"name": "f"}}]],
     "response_format": [{"type": "json_object"}, "text"],
     "logit_bias": [
@@ -323,6 +323,10 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "bad_words": ["a", [""], [5], ["more than a token"], ["a"] * 1025, ["a" * 20_000]],
     "echo": [True, 0],
 }
+WRONG_LOGPROBS: dict[str, list[Any]] = {
+    "completions": [-1, 21, 2**70, True, False, "1", 1.5],
+    "chat/completions": [1, 0, "true", []],
+}
 WRONG_PROMPTS: list[Any] = [
     "", [""], [], [[]], ["a", ""], [[1], []], None, 5, 1.5, True, {}, [1, "a"], ["a", [1]], [[1], "a"], [None], [1.5],
     [[1.5]], [True], [[True]], [["a"]], [-1], [[-1]], [2**62], [[2**32]], [VOCABULARY], [[1], [VOCABULARY]],
@@ -338,6 +342,7 @@ WRONG_MESSAGES: list[Any] = [
 WRONG = [
     *[(path, name, value) for path in ("completions", "chat/completions") for name, values in WRONG_EVERYWHERE.items()
       for value in values],
+    *[(path, "logprobs", value) for path, values in WRONG_LOGPROBS.items() for value in values],
     *[("completions", "prompt", value) for value in WRONG_PROMPTS],
     *[("chat/completions", "messages", value) for value in WRONG_MESSAGES],
 ]  # fmt: skip
@@ -411,6 +416,7 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
             "stream_options.continuous_usage_stats: must be false, got true",
             "invalid_type",
         ),
+        ({"logprobs": 21}, "logprobs: must be at most 20, got 21", "integer_above_max_value"),
         ({"stream_options": {}}, 'stream_options: only allowed with "stream": true', "invalid_value"),
         ({"stop": ["a", False]}, 'stop: must be a string or a list of strings, got ["a", false]', "invalid_type"),
         ({"stop": ["a", ""]}, "stop[1]: must not be empty", "invalid_value"),
@@ -461,6 +467,69 @@ async def test_an_error_says_what_is_allowed_and_shows_what_came_as_json(
     assert (error["message"], error["code"]) == (message, code)
 
 
+def strict(answer: Any) -> Any:
+    """What JSON of the strictest kind holds."""
+
+    def refuse(literal: str) -> None:
+        raise AssertionError(f"{literal} is no JSON")
+
+    return json.loads(answer.text, parse_constant=refuse)
+
+
+async def test_a_completion_tells_log_probabilities_as_openai_does(serve: Serve) -> None:
+    it = serve()
+    body = asked("completions", logprobs=2)
+    told = strict(await it.post("completions", **body))["choices"][0]["logprobs"]
+    assert told == {
+        "tokens": [" one", " two", "</s>"],
+        "token_logprobs": [-0.5] * 3,
+        "top_logprobs": [{"A": -1.0, "B": -2.0, token: -0.5} for token in (" one", " two", "</s>")],
+        "text_offset": [0, 4, 8],
+    }
+    events = await it.events("completions", **body)
+    parts = [event["choices"][0]["logprobs"] for event in events]
+    assert {name: [each for part in parts if part for each in part[name]] for name in told} == told
+    assert (await it.events("completions", **asked("completions")))[0]["choices"][0]["logprobs"] is None
+
+
+async def test_a_chat_tells_log_probabilities_as_openai_does(serve: Serve) -> None:
+    it = serve()
+    body = asked("chat/completions", logprobs=True, top_logprobs=1)
+    told = strict(await it.post("chat/completions", **body))["choices"][0]["logprobs"]
+    top = [{"token": "A", "logprob": -1.0, "bytes": [65]}]
+    assert told == {
+        "content": [
+            {"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": top}
+            for token in (" one", " two", "</s>")
+        ],
+        "refusal": None,
+    }
+    events = await it.events("chat/completions", **body)
+    parts = [event["choices"][0]["logprobs"] for event in events]
+    assert [each for part in parts if part for each in part["content"]] == told["content"]
+    alone = strict(await it.post("chat/completions", **asked("chat/completions", logprobs=True)))
+    assert [each["top_logprobs"] for each in alone["choices"][0]["logprobs"]["content"]] == [[], [], []]
+
+
+@BOTH
+async def test_log_probabilities_are_strict_json_however_low(
+    serve: Serve, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HttpDriver, "listed", lambda self, submit, token: [(token, -9999.0), (word(0), -9999.0)])
+    more = {"logprobs": 1} if path == "completions" else {"logprobs": True, "top_logprobs": 1}
+    assert "-9999.0" in (await serve().post(path, **asked(path, **more))).text
+
+
+async def test_tokens_that_are_pieces_of_a_character_are_told_one_by_one(serve: Serve) -> None:
+    it = serve(lambda submit: [*word_text(*WORDS).tokenizer.encode("é", add_special=False), EOS])
+    body = asked("chat/completions", logprobs=True)
+    events = await it.events("chat/completions", **body)
+    told = [each for event in events for each in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert bytes(byte for each in told[:2] for byte in each["bytes"]) == "é".encode()
+    assert [each["token"] for each in told[:2]] == ["\ufffd"] * 2
+    assert "".join(text_of("chat/completions", event["choices"][0]) for event in events) == "é"
+
+
 @BOTH
 async def test_the_settings_of_logits_reach_the_scheduler(serve: Serve, path: str) -> None:
     it = serve()
@@ -480,14 +549,21 @@ async def test_the_settings_of_logits_reach_the_scheduler(serve: Serve, path: st
 @BOTH
 @pytest.mark.parametrize(
     "nothing",
-    [{"logit_bias": {}}, {"bad_words": []}, {"presence_penalty": 0}, {"repetition_penalty": 1}, {"min_tokens": 0}],
+    [
+        {"logit_bias": {}},
+        {"top_logprobs": 0},
+        {"bad_words": []},
+        {"presence_penalty": 0},
+        {"repetition_penalty": 1},
+        {"min_tokens": 0},
+    ],
     ids=str,
 )
 async def test_settings_that_ask_for_nothing_adjust_nothing(serve: Serve, path: str, nothing: dict[str, Any]) -> None:
     it = serve()
     for more in (nothing, dict.fromkeys(nothing)):
         assert (await it.post(path, **asked(path, **more))).status_code == 200
-    assert not any(is_adjusted(submit) for submit in it.submitted)
+    assert not any(is_adjusted(submit) or submit.logprobs is not None for submit in it.submitted)
 
 
 @pytest.mark.parametrize(("path", "name"), [("completions", "prompt"), ("chat/completions", "messages")])
@@ -498,7 +574,7 @@ async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -
 
 
 async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
-    for names in (["n", "echo", "logprobs"], ["logprobs", "n", "echo"]):
+    for names in (["n", "echo", "priority"], ["priority", "n", "echo"]):
         error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
         assert error["param"] == names[0]
 

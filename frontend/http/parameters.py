@@ -13,6 +13,7 @@ from frontend.http.errors import INVALID_TYPE, INVALID_VALUE, ApiError
 from frontend.http.unsupported import refuse_unsupported
 from frontend.text_error import shown
 from protocol.fields import INT64_MAX, INT64_MIN
+from protocol.logprobs import MOST_LOGPROBS
 from protocol.messages import (
     BIAS_MAX,
     COUNT_MAX,
@@ -174,6 +175,7 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 _Penalty = Annotated[float | None, Field(ge=-PENALTY_MAX, le=PENALTY_MAX, allow_inf_nan=False)]
+_Logprobs = Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)]
 _Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
 
 
@@ -222,8 +224,14 @@ class Parameters(BaseModel):
         """At most so many tokens; of the two names the newer one wins."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    def mismatch(self) -> tuple[str, str] | None:
+        """Return a parameter that goes with another one only, and what it wants; None if there is none."""
+        if self.stream_options is not None and not self.stream:
+            return "stream_options", 'only allowed with "stream": true'
+        return None
+
     def generate(self, request: int, limit: int | None, **what: Any) -> Generate:
-        """Return the message that asks the core for one answer to `what`: prompt, messages or token_ids."""
+        """Return the message that asks the core for one answer; `what` is a prompt, and what the others have not."""
         biased = bool(self.logit_bias)
         return Generate(
             request=request,
@@ -253,16 +261,17 @@ class Parameters(BaseModel):
 class CompletionParameters(Parameters):
     """POST /v1/completions."""
 
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (True,)}
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (True,), "top_logprobs": (0,)}
+    logprobs: _Logprobs = None
     prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
 
     def generates(self) -> list[Generate]:
         """Return a message for each prompt, numbered as its choice is."""
         limit = DEFAULT_MAX_TOKENS if self.limit is None else self.limit
         return [
-            self.generate(index, limit, prompt=prompt)
+            self.generate(index, limit, prompt=prompt, logprobs=self.logprobs)
             if isinstance(prompt, str)
-            else self.generate(index, limit, token_ids=np.array(prompt, "<u4"))
+            else self.generate(index, limit, token_ids=np.array(prompt, "<u4"), logprobs=self.logprobs)
             for index, prompt in enumerate(self.prompt)
         ]
 
@@ -271,11 +280,20 @@ class ChatParameters(Parameters):
     """POST /v1/chat/completions."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
+    logprobs: bool | None = None
+    top_logprobs: _Logprobs = None
     messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(_messages)]
+
+    def mismatch(self) -> tuple[str, str] | None:
+        """As for all, and the likeliest tokens go with the ones that came."""
+        if self.top_logprobs and not self.logprobs:
+            return "top_logprobs", 'only allowed with "logprobs": true'
+        return super().mismatch()
 
     def generates(self) -> list[Generate]:
         """Return the one message."""
-        return [self.generate(0, self.limit, messages=self.messages)]
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return [self.generate(0, self.limit, messages=self.messages, logprobs=logprobs)]
 
 
 _TYPES = {
@@ -297,9 +315,9 @@ def parameters(kind: type[_Parameters], document: Mapping[str, Any]) -> _Paramet
         asked = kind.model_validate(document)
     except ValidationError as error:
         raise _explained(error.errors(include_url=False)[0]) from None
-    if asked.stream_options is not None and not asked.stream:
-        text = 'stream_options: only allowed with "stream": true'
-        raise ApiError(400, text, param="stream_options", code=INVALID_VALUE)
+    if (mismatch := asked.mismatch()) is not None:
+        name, wants = mismatch
+        raise ApiError(400, f"{name}: {wants}", param=name, code=INVALID_VALUE)
     return asked
 
 
