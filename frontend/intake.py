@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from checkpoint.sampling import SamplingDefaults
 from frontend.detokenizer import Detokenizer
 from frontend.model_text import ModelText
-from frontend.stop_strings import StopStrings
+from frontend.stop_strings import MOST_CHARACTERS, StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TOO_LONG, TextError, require_unicode, shown
 from frontend.token_pieces import TokenPieces
@@ -122,6 +122,11 @@ class Intake:
 
     def _banned(self, words: tuple[str, ...]) -> NDArray[np.uint32] | None:
         """Return the tokens that `bad_words` are, at the beginning of a text and behind a blank; raises `TextError`."""
+        length = sum(map(len, words))
+        if length > MOST_CHARACTERS:
+            raise TextError(
+                f"the bad words have {length} characters, at most {MOST_CHARACTERS} are allowed", at_fault="bad_words"
+            )
         banned: set[int] = set()
         for word in words:
             require_unicode(word, "a bad word", at_fault="bad_words")

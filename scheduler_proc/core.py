@@ -16,13 +16,13 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.logprobs import NOTHING
+from protocol.logprobs import MOST_LOGPROBS, NOTHING
 from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, RowStatus, Submit
 from scheduler_proc.capacity import check_capacity, refusal
 from scheduler_proc.counters import Counters
 from scheduler_proc.deadlines import Deadlines
 from scheduler_proc.in_flight import InFlight, SentPlan
-from scheduler_proc.outbox import Outbox, deltas_of, waiting_piece
+from scheduler_proc.outbox import MOST_LISTED, Outbox, deltas_of, waiting_piece
 from scheduler_proc.plan_builder import PlanBuilder
 from scheduler_proc.planner import Planner
 from scheduler_proc.request import NEVER, Key, Request
@@ -326,6 +326,8 @@ class Scheduler:
 
     def _deltas(self, client: int, rows: NDArray[np.intp]) -> Deltas:
         slots = self._running.slots
+        if slots.listed[rows].any():
+            rows = self._fewer(rows)
         start, stop = slots.sent_len[rows], slots.settled_len[rows]
         count = stop - start
         token = slots.newest[rows] if (count == 1).all() else self._running.gather(rows, start, stop)
@@ -343,6 +345,13 @@ class Scheduler:
         return deltas_of(
             self._session, pieces, slots.request_id[rows], offset.view(np.uint32), count.view(np.uint32), token, listed
         )
+
+    def _fewer(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the first of some slots, with as many log probabilities as a message may have; the first always."""
+        slots = self._running.slots
+        news = slots.settled_len[rows] - slots.sent_len[rows]
+        listed = np.cumsum(np.where(slots.listed[rows], news, 0)) * (1 + MOST_LOGPROBS)
+        return rows[: max(1, int(np.count_nonzero(listed <= MOST_LISTED)))]
 
     def pieces(self, client: int) -> int:
         """How many ended requests a client has not been told of."""

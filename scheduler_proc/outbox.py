@@ -32,6 +32,10 @@ MOST_PIECES = 1024
 """A message tells of so many ended requests at most, however many ended at once."""
 
 
+MOST_LISTED = 2**20
+"""And of so many log probabilities, unless one request alone has more: a message is one frame, which has a limit."""
+
+
 class Outbox:
     """The last pieces of ended requests, by client. The others need none: cursors say what is new of them."""
 
@@ -71,11 +75,17 @@ class Outbox:
         self._pieces.pop(client, None)
 
     def take(self, client: int) -> list[Piece]:
-        """Return and forget the oldest pieces of a client, at most `MOST_PIECES`."""
+        """Return and forget the oldest pieces of a client: at most `MOST_PIECES`, and with at most `MOST_LISTED`."""
         pieces = self._pieces.pop(client, [])
-        if len(pieces) > MOST_PIECES:
-            self._pieces[client] = pieces[MOST_PIECES:]
-        return pieces[:MOST_PIECES]
+        most, listed = min(len(pieces), MOST_PIECES), 0
+        for number, piece in enumerate(pieces[:most]):
+            listed += 0 if piece.logprobs is None else len(piece.logprobs.token)
+            if number and listed > MOST_LISTED:
+                most = number
+                break
+        if len(pieces) > most:
+            self._pieces[client] = pieces[most:]
+        return pieces[:most]
 
 
 def waiting_piece(request: Request) -> Piece:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from gpu_worker.engine import Engine
 from gpu_worker.logprobs import list_logprobs
 from protocol.logprobs import LOWEST_LOGPROB, MOST_LOGPROBS, Logprobs, joined
 from protocol.messages import Finish, Result
+from scheduler_proc import core, outbox
 from tests.core_loop import CoreLoop, submit
 from tests.real_loop import RealLoop, alone, poisoned_engine
 from tests.stub_model import opened
@@ -141,6 +142,19 @@ class Telling(CoreLoop):
     def __init__(self, **facts: Any) -> None:
         super().__init__(opened(**facts))
         self.wanting: dict[int, int] = {}
+        self.most_at_once = 0
+
+    def deliver(self, withhold: Sequence[int] = ()) -> None:
+        while messages := self.scheduler.take_deltas(withhold):
+            for _, deltas in messages:
+                deltas.check()
+                self.receive(deltas)
+                if deltas.logprobs is not None:
+                    self.most_at_once = max(self.most_at_once, len(deltas.logprobs.token))
+                    ends = np.cumsum(deltas.count)
+                    telling = sum(map(np.any, np.split(deltas.logprobs.count, ends[:-1])))
+                    assert len(deltas.logprobs.token) <= outbox.MOST_LISTED or telling <= 2  # an ended one, a live one
+            self.scheduler.check()
 
     def settle(self) -> bool:
         if not self.sent:
@@ -158,7 +172,12 @@ class Telling(CoreLoop):
         return True
 
 
-def test_log_probabilities_reach_their_client_once_however_much_it_lags() -> None:
+@pytest.mark.parametrize("most", [outbox.MOST_LISTED, 30])
+def test_log_probabilities_reach_their_client_once_however_much_it_lags(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "MOST_LISTED", most)
+    monkeypatch.setattr(core, "MOST_LISTED", most)
     dice = random.Random(7)
     loop = Telling(slots=3, blocks=20, block_size=4, max_model_len=64)
     asks = [
@@ -174,7 +193,7 @@ def test_log_probabilities_reach_their_client_once_however_much_it_lags() -> Non
         loop.settle()
         if turn == 30:
             loop.abort(7)
-        if dice.random() < 0.3:
+        if dice.random() < 0.1:
             loop.deliver()
     loop.drain()
     assert loop.scheduler.counters.preemptions, "the pool was never short"
@@ -182,6 +201,7 @@ def test_log_probabilities_reach_their_client_once_however_much_it_lags() -> Non
         told = loop.received[ask.request]
         entries = 0 if ask.logprobs is None else 1 + ask.logprobs
         assert told.logprobs == [[(token, -token / 4)] * entries for token in told.tokens]
+    assert loop.most_at_once > 30, "nobody lagged far enough"
 
 
 def test_a_step_that_nobody_wants_to_know_about_says_nothing() -> None:

@@ -34,9 +34,6 @@ MOST_PROMPTS = 256
 TOKEN_ID_MAX = 2**32 - 1
 """The highest number of a token that any model may have; the served one has fewer."""
 
-LONGEST_WORD = 2**14
-"""Characters of a string that is to be one token."""
-
 _DIGITS = 20
 """More of them no token's number has."""
 
@@ -144,9 +141,6 @@ def _bad_words(value: Any) -> tuple[str, ...]:
         raise _too_many(words, MOST_TOKEN_IDS, "strings")
     if "" in words:
         raise _WrongError("must not be empty", at=f"[{words.index('')}]")
-    for index, word in enumerate(words):
-        if len(word) > LONGEST_WORD:
-            raise _WrongError(f"must have at most {LONGEST_WORD} characters, got {len(word)}", at=f"[{index}]")
     return tuple(words)
 
 
