@@ -188,8 +188,7 @@ class Scheduler:
         rows, token, status = sent.slots[sent.sampled], answer.token, answer.status
         wanted = slots.listed[rows]
         if wanted.any():
-            usable = wanted & current[sent.sampled] & (status == RowStatus.OK)
-            self._keep_logprobs(rows, np.flatnonzero(usable), answer)
+            self._keep_logprobs(rows, np.flatnonzero(wanted & current[sent.sampled]), answer)
         if not current.all():
             valid = current[sent.sampled]
             rows, token, status = rows[valid], token[valid], status[valid]

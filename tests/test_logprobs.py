@@ -204,6 +204,18 @@ def test_log_probabilities_reach_their_client_once_however_much_it_lags(
     assert loop.most_at_once > 30, "nobody lagged far enough"
 
 
+def test_those_who_ended_unheard_are_told_of_in_messages_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "MOST_LISTED", 50)
+    loop = Telling(slots=3)
+    for request in range(6):
+        loop.submit(submit(request, [request + 1], 10, ignore_eos=True, logprobs=1))
+    while loop.plan() is not None or loop.settle():
+        pass
+    loop.deliver()
+    assert all(len(loop.received[request].logprobs) == 10 for request in range(6))
+    assert loop.most_at_once == 40
+
+
 def test_a_step_that_nobody_wants_to_know_about_says_nothing() -> None:
     loop = CoreLoop(opened())
     loop.submit(submit(1, [1, 2], 4, ignore_eos=True))
