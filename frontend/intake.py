@@ -61,9 +61,8 @@ class Intake:
                 at_fault="stop_token_ids",
             )
         _check_ids("stop_token_ids", stop_token_ids, served.vocab_size, at_fault="stop_token_ids")
-        for name, listed in (("bias_token_ids", ask.bias_token_ids), ("allowed_token_ids", ask.allowed_token_ids)):
-            if listed is not None:
-                _check_list(name, listed, served.vocab_size)
+        _check_list("logit_bias", ask.bias_token_ids, served.vocab_size, at_fault="bias_token_ids")
+        _check_list("allowed_token_ids", ask.allowed_token_ids, served.vocab_size, at_fault="allowed_token_ids")
         banned = self._banned(ask.bad_words)
         given = _given(ask)
         began = nanoseconds()
@@ -167,10 +166,12 @@ def _given(ask: Generate) -> str:
     return next(name for name in ("prompt", "messages", "token_ids") if getattr(ask, name) is not None)
 
 
-def _check_list(name: str, ids: NDArray[np.uint32], vocab_size: int) -> None:
+def _check_list(what: str, ids: NDArray[np.uint32] | None, vocab_size: int, *, at_fault: str) -> None:
+    if ids is None:
+        return
     if len(ids) > MOST_TOKEN_IDS:
-        raise TextError(f"{len(ids)} {name}, at most {MOST_TOKEN_IDS} are allowed", at_fault=name)
-    _check_ids(name, ids, vocab_size, at_fault=name)
+        raise TextError(f"{len(ids)} token ids in {what}, at most {MOST_TOKEN_IDS} are allowed", at_fault=at_fault)
+    _check_ids(what, ids, vocab_size, at_fault=at_fault)
 
 
 def _check_ids(what: str, ids: NDArray[np.uint32], vocab_size: int, *, at_fault: str) -> None:

@@ -110,7 +110,7 @@ def test_a_chat_is_rendered_by_the_template_and_a_null_content_is_nothing() -> N
         ({"stop_token_ids": ids(300)}, "token id 300"),
         ({"stop_token_ids": ids(*[1] * (MOST_STOP_TOKENS + 1))}, "stop_token_ids"),
         ({"allowed_token_ids": ids(300)}, "token id 300"),
-        ({"allowed_token_ids": ids(*[1] * (MOST_TOKEN_IDS + 1))}, "1025 allowed_token_ids"),
+        ({"allowed_token_ids": ids(*[1] * (MOST_TOKEN_IDS + 1))}, "1025 token ids in allowed_token_ids"),
         ({"bad_words": ("",)}, "bad word is empty"),
         ({"bad_words": ("ab" * 2**13,) * 64}, "1048576 characters"),
         ({"bad_words": ("more than a word",)}, "more than one token"),
