@@ -14,22 +14,28 @@ from checkpoint.small_file import parse_json, read_small_file
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Off is top_k 0, top_p 1, min_p 0; temperature 0 is greedy, 1 the model's own distribution."""
+    """Off is top_k 0, top_p 1, min_p 0, repetition_penalty 1; temperature 0 is greedy, 1 the model's distribution."""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
-_MOST = {"temperature": 1e6, "top_k": 2**31 - 1, "top_p": 1.0, "min_p": 1.0}
+_RANGES = {
+    "temperature": (0.0, 1e6),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+}
 
 _DEFAULT_MODEL = SamplingDefaults(temperature=0.2, top_p=0.9)
 """What the card of SmolLM2-135M-Instruct samples with; its GGUF file has no place for that."""
 
 
 _NOT_HONOURED = {
-    "repetition_penalty": 1,
     "encoder_repetition_penalty": 1,
     "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0,
@@ -80,7 +86,7 @@ def _of_makers(path: Path, tell: Callable[[str], None]) -> SamplingDefaults:
     ignored = [f"{key} {said[key]!r}" for key, off in _NOT_HONOURED.items() if said.get(key) not in (None, off, [], {})]
     if ignored:
         tell(f"generation_config.json asks for what is not honoured: {', '.join(ignored)}"[:500])
-    found = {name: value for name in _MOST if (value := _sensible(name, said.get(name))) is not None}
+    found = {name: value for name in _RANGES if (value := _sensible(name, said.get(name))) is not None}
     if said.get("do_sample") is False:
         found["temperature"] = 0.0
     return replace(SamplingDefaults(), **found)
@@ -97,11 +103,12 @@ def overridden(defaults: SamplingDefaults, override: str) -> SamplingDefaults:
         raise CheckpointError(f'{option}: must be a JSON object, such as {{"temperature": 0.5}}')
     found = {}
     for name, value in said.items():
-        if name not in _MOST:
-            raise CheckpointError(f"{option}: {name} cannot be set; what can is {', '.join(_MOST)}")
+        if name not in _RANGES:
+            raise CheckpointError(f"{option}: {name} cannot be set; what can is {', '.join(_RANGES)}")
         sensible = _sensible(name, value)
         if sensible is None:
-            raise CheckpointError(f"{option}: {name} must be a number from 0 to {_MOST[name]:g}, not {value!r}")
+            low, high = _RANGES[name]
+            raise CheckpointError(f"{option}: {name} must be a number from {low:g} to {high:g}, not {value!r}")
         found[name] = sensible
     return replace(defaults, **found)
 
@@ -114,4 +121,5 @@ def _sensible(name: str, value: Any) -> Any:
         if value != value // 1:
             return None
         value = max(int(value), 0) if value >= -1 else value  # -1 is off, too
-    return value if 0 <= value <= _MOST[name] else None
+    low, high = _RANGES[name]
+    return value if low <= value <= high else None

@@ -2,7 +2,7 @@
 
 from client.async_client import AsyncClient
 from client.client import BlockingStream, Client
-from client.completion import Completion, Piece
+from client.completion import Completion, Piece, TokenLogprob
 from client.errors import RequestFailedError, RequestRefusedError, ServerLostError, StepaheadError
 from client.text_stream import TextStream
 
@@ -17,4 +17,5 @@ __all__ = [
     "ServerLostError",
     "StepaheadError",
     "TextStream",
+    "TokenLogprob",
 ]

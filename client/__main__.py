@@ -40,6 +40,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--min-p", type=float, metavar="P", help="no token less than P times as likely as the likeliest"
     )
+    parser.add_argument(
+        "--repetition-penalty", type=float, metavar="R", help="above 1: fewer tokens come again; 1 is off"
+    )
+    parser.add_argument("--presence-penalty", type=float, metavar="P", help="-2 to 2: against tokens the answer has")
+    parser.add_argument(
+        "--frequency-penalty", type=float, metavar="P", help="-2 to 2: the same for each time it has them"
+    )
+    parser.add_argument(
+        "--bad-word", action="append", metavar="TEXT", help="this token does not come; may be given again"
+    )
+    parser.add_argument("--min-tokens", type=int, metavar="N", help="nothing ends the answer before it has so many")
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end where this appears; may be given again")
     parser.add_argument("--ignore-eos", action="store_true", help="go on behind the model's end tokens")
@@ -56,6 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top_k=given.top_k,
         top_p=given.top_p,
         min_p=given.min_p,
+        repetition_penalty=given.repetition_penalty,
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+        bad_words=given.bad_word,
+        min_tokens=given.min_tokens,
         seed=given.seed,
         stop=given.stop,
         ignore_eos=given.ignore_eos,

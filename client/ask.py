@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from client.errors import RequestRefusedError
 from protocol.codec import encode
 from protocol.errors import ProtocolError
-from protocol.messages import Generate
+from protocol.messages import BIAS_MAX, Generate
 
 Prompt = str | Sequence[int] | NDArray[Any]
 """Text, or the token ids that it would become."""
@@ -24,6 +24,13 @@ class Settings(TypedDict, total=False):
     temperature: 0 always takes the most likely token.
     top_k, top_p, min_p: sample among the k most likely tokens; among the fewest that hold a probability of p; among
     those at least p times as likely as the most likely one.
+    repetition_penalty: above 1, tokens of prompt and answer become less likely to come again; 1 is off.
+    presence_penalty, frequency_penalty: from -2 to 2, taken from the logits of tokens that the answer has: once, or for
+    each time. 0 is off.
+    logit_bias: numbers from -100 to 100 that are added to logits, by token id.
+    allowed_token_ids: no other tokens come. bad_words: strings of one token each, which do not.
+    min_tokens: nothing ends the answer before it has so many.
+    logprobs: with each token how likely it was, and so many of the likeliest in its place, at most 20.
     seed: in [-2**63, 2**63); the same seed and prompt give the same tokens.
     stop: strings that end the answer, and are no part of it unless include_stop.
     stop_token_ids: tokens that end it. ignore_eos: the model's own end tokens do not.
@@ -35,6 +42,14 @@ class Settings(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    allowed_token_ids: Sequence[int] | None
+    bad_words: Sequence[str] | None
+    min_tokens: int | None
+    logprobs: int | None
     seed: int | None
     stop: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None
@@ -61,6 +76,16 @@ def ask(
         fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     if stop_token_ids is not None:
         fields["stop_token_ids"] = _ids("stop_token_ids", stop_token_ids)
+    if (allowed := fields.pop("allowed_token_ids", None)) is not None:
+        fields["allowed_token_ids"] = _ids("allowed_token_ids", allowed)
+    if biases := fields.pop("logit_bias", None):
+        fields["bias_token_ids"] = _ids("logit_bias", list(biases))
+        fields["bias"] = _biases(list(biases.values()))
+    if (words := fields.pop("bad_words", None)) is not None:
+        fields["bad_words"] = (words,) if isinstance(words, str) else tuple(words)
+    for name in ("presence_penalty", "frequency_penalty", "min_tokens"):
+        if fields.get(name, 0) is None:
+            del fields[name]
     if isinstance(prompt, str):
         fields["prompt"] = prompt
     elif prompt is not None:
@@ -71,6 +96,15 @@ def ask(
         return encode(Generate(request=request, stream=stream, **fields))
     except ProtocolError as error:
         raise RequestRefusedError(str(error)) from None
+
+
+def _biases(numbers: list[Any]) -> NDArray[np.float32]:
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | float | np.integer | np.floating):
+            raise RequestRefusedError(f"logit_bias: {number!r} is no number")
+        if not -BIAS_MAX <= number <= BIAS_MAX:
+            raise RequestRefusedError(f"logit_bias: {number!r} is not from {-BIAS_MAX:g} to {BIAS_MAX:g}")
+    return np.array(numbers, "<f4")
 
 
 def _ids(what: str, ids: Any) -> NDArray[np.uint32]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from client.completion import Completion, Piece
+from client.completion import Completion, Piece, TokenLogprob, logprobs_of
 from client.connection import Connection
 from client.errors import RequestFailedError, RequestRefusedError
 from protocol.messages import Chunk, Finish
@@ -31,6 +31,7 @@ class TextStream:
         self._over = False
         self._text: list[str] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] | None = None
         self._completion: Completion | None = None
 
     @property
@@ -61,7 +62,10 @@ class TextStream:
         raise StopAsyncIteration
 
     def _take(self, chunk: Chunk) -> Piece:
-        piece = Piece(chunk.text, tuple(chunk.token_ids.tolist()))
+        piece = Piece(chunk.text, tuple(chunk.token_ids.tolist()), logprobs_of(chunk))
+        if piece.logprobs is not None:
+            self._logprobs = self._logprobs or []
+            self._logprobs += piece.logprobs
         self._text.append(piece.text)
         self._token_ids += piece.token_ids
         if chunk.finish != Finish.RUNNING:
@@ -77,6 +81,7 @@ class TextStream:
                 prompt_tokens=chunk.prompt_tokens,
                 output_tokens=chunk.output_tokens,
                 cached_tokens=chunk.cached_tokens,
+                logprobs=None if self._logprobs is None else tuple(self._logprobs),
             )
         return piece
 

@@ -13,6 +13,7 @@ from frontend.scheduler_link import SchedulerLink
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TextError
 from frontend.text_peer import TextPeer
+from frontend.token_pieces import TokenPieces
 from protocol.identity import new_session
 from protocol.messages import (
     Attached,
@@ -71,6 +72,11 @@ class FrontendCore:
     def ready(self) -> bool:
         """Whether requests can be judged: some scheduler has said what it serves."""
         return self.served is not None
+
+    @property
+    def pieces(self) -> TokenPieces:
+        """What each token adds to a text."""
+        return self._intake.pieces
 
     @property
     def owed(self) -> int:
@@ -236,6 +242,9 @@ class FrontendCore:
         except Exception:
             self._fail(stream)
         used = len(stream.output) - known
+        if row.logprobs is not None:
+            skipped = known - row.offset
+            stream.push_logprobs(row.logprobs.part(skipped, skipped + used))
         link.outstanding -= used
         if stream.finish is not Finish.RUNNING:  # a stop string, or it failed
             self.counters["overshoot_tokens"] += len(news) - used

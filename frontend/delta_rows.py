@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from protocol.logprobs import Logprobs
 from protocol.messages import Deltas, Finish
 
 
@@ -20,14 +21,20 @@ class DeltaRow(NamedTuple):
     finish: Finish
     error: str
     cached: int = 0
+    logprobs: Logprobs | None = None  # of its tokens, if it has some
 
 
 def rows_of(deltas: Deltas) -> Iterator[DeltaRow]:
     """Yield the rows in their order."""
+    logprobs = deltas.logprobs
+    listed = [] if logprobs is None else logprobs.count.tolist()
     tokens, at, errors = deltas.token.tolist(), 0, iter(deltas.errors)
     columns = (deltas.request, deltas.offset, deltas.count, deltas.finish, deltas.cached)
     for request, offset, length, ended, cached in zip(*(column.tolist() for column in columns), strict=True):
         finish = Finish(ended)
         error = next(errors) if finish in (Finish.ERROR, Finish.REFUSED) else ""
-        yield DeltaRow(request, offset, tokens[at : at + length], finish, error, cached)
+        part = None
+        if logprobs is not None and any(listed[at : at + length]):
+            part = logprobs.part(at, at + length)
+        yield DeltaRow(request, offset, tokens[at : at + length], finish, error, cached, part)
         at += length

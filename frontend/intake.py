@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from checkpoint.sampling import SamplingDefaults
 from frontend.detokenizer import Detokenizer
 from frontend.model_text import ModelText
-from frontend.stop_strings import StopStrings
+from frontend.stop_strings import MOST_CHARACTERS, StopStrings
 from frontend.stream import NO_TOKENS, Stream
-from frontend.text_error import TOO_LONG, TextError
+from frontend.text_error import TOO_LONG, TextError, require_unicode, shown
+from frontend.token_pieces import TokenPieces
 from protocol.fields import UINT64_MAX
-from protocol.messages import MOST_STOP_TOKENS, Attached, Generate, SpanKind, Submit
+from protocol.messages import MOST_STOP_TOKENS, MOST_TOKEN_IDS, Attached, Generate, SpanKind, Submit
 from timeline.recorder import About, Recorder, nanoseconds
 
 MOST_CHARACTERS_A_TOKEN = 32
@@ -46,6 +47,11 @@ class Intake:
         self._defaults = defaults
         self._draw_seed = draw_seed
 
+    @property
+    def pieces(self) -> TokenPieces:
+        """What each token adds to a text."""
+        return self._text.pieces
+
     def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> Stream:
         """Return the stream of a request of `peer`, to be served as `served` describes; raises `TextError`."""
         stop_token_ids = NO_TOKENS if ask.stop_token_ids is None else ask.stop_token_ids
@@ -55,6 +61,9 @@ class Intake:
                 at_fault="stop_token_ids",
             )
         _check_ids("stop_token_ids", stop_token_ids, served.vocab_size, at_fault="stop_token_ids")
+        _check_list("logit_bias", ask.bias_token_ids, served.vocab_size, at_fault="bias_token_ids")
+        _check_list("allowed_token_ids", ask.allowed_token_ids, served.vocab_size, at_fault="allowed_token_ids")
+        banned = self._banned(ask.bad_words)
         given = _given(ask)
         began = nanoseconds()
         prompt = self._prompt(ask, served.max_model_len)
@@ -72,11 +81,17 @@ class Intake:
         stops = StopStrings(ask.stop, include_stop=ask.include_stop)
         room = served.max_model_len - len(prompt)
         defaults = self._defaults
+        max_tokens = room if ask.max_tokens is None else min(ask.max_tokens, room)
+        if ask.min_tokens > max_tokens:
+            raise TextError(
+                f"min_tokens: must be at most {max_tokens}, as many as there may be, got {ask.min_tokens}",
+                at_fault="min_tokens",
+            )
         submit = Submit(
             request=0,
             prompt=prompt,
             output=NO_TOKENS,
-            max_tokens=room if ask.max_tokens is None else min(ask.max_tokens, room),
+            max_tokens=max_tokens,
             temperature=defaults.temperature if ask.temperature is None else ask.temperature,
             top_k=defaults.top_k if ask.top_k is None else ask.top_k,
             top_p=defaults.top_p if ask.top_p is None else ask.top_p,
@@ -85,6 +100,17 @@ class Intake:
             ignore_eos=ask.ignore_eos,
             stop_token_ids=stop_token_ids,
             timeout=0.0,
+            repetition_penalty=(
+                defaults.repetition_penalty if ask.repetition_penalty is None else ask.repetition_penalty
+            ),
+            presence_penalty=ask.presence_penalty,
+            frequency_penalty=ask.frequency_penalty,
+            min_tokens=ask.min_tokens,
+            bias_token_ids=ask.bias_token_ids,
+            bias=ask.bias,
+            allowed_token_ids=ask.allowed_token_ids,
+            banned_token_ids=banned,
+            logprobs=ask.logprobs,
         )
         ends = frozenset(stop_token_ids.tolist())
         if not ask.ignore_eos:
@@ -92,6 +118,28 @@ class Intake:
         detokenizer = Detokenizer(self._text.pieces, continues_text=ask.messages is None)
         deadline = now + ask.timeout if ask.timeout else inf
         return Stream(peer, ask, submit, detokenizer, stops, ends, deadline)
+
+    def _banned(self, words: tuple[str, ...]) -> NDArray[np.uint32] | None:
+        """Return the tokens that `bad_words` are, at the beginning of a text and behind a blank; raises `TextError`."""
+        length = sum(map(len, words))
+        if length > MOST_CHARACTERS:
+            raise TextError(
+                f"the bad words have {length} characters, at most {MOST_CHARACTERS} are allowed", at_fault="bad_words"
+            )
+        banned: set[int] = set()
+        for word in words:
+            require_unicode(word, "a bad word", at_fault="bad_words")
+            if not word:
+                raise TextError("a bad word is empty", at_fault="bad_words")
+            forms = [self._text.tokenizer.encode(form, add_special=False) for form in (word, f" {word.lstrip()}")]
+            single = [form[0] for form in forms if len(form) == 1]
+            if not single:
+                raise TextError(
+                    f"bad_words: {shown(word)} is more than one token, and only single tokens can be banned",
+                    at_fault="bad_words",
+                )
+            banned.update(single)
+        return np.array(sorted(banned), "<u4") if banned else None
 
     def _prompt(self, ask: Generate, max_model_len: int) -> NDArray[np.uint32]:
         if ask.token_ids is not None:
@@ -116,6 +164,14 @@ class Intake:
 def _given(ask: Generate) -> str:
     """Return which of its fields a request has its prompt in."""
     return next(name for name in ("prompt", "messages", "token_ids") if getattr(ask, name) is not None)
+
+
+def _check_list(what: str, ids: NDArray[np.uint32] | None, vocab_size: int, *, at_fault: str) -> None:
+    if ids is None:
+        return
+    if len(ids) > MOST_TOKEN_IDS:
+        raise TextError(f"{len(ids)} token ids in {what}, at most {MOST_TOKEN_IDS} are allowed", at_fault=at_fault)
+    _check_ids(what, ids, vocab_size, at_fault=at_fault)
 
 
 def _check_ids(what: str, ids: NDArray[np.uint32], vocab_size: int, *, at_fault: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from frontend.detokenizer import Detokenizer
 from frontend.stop_strings import StopStrings
+from protocol.logprobs import NOTHING, Logprobs, joined
 from protocol.messages import Chunk, Finish, Generate, Submit
 
 NO_TOKENS = np.zeros(0, "<u4")
@@ -48,12 +49,14 @@ class Stream:
         self.error = ""
         self._whole = not ask.stream
         self._one_by_one = bool(ask.stop)
+        self._min_tokens = ask.min_tokens  # the text of the first so many tokens ends at no stop string
         self._include_stop = ask.include_stop
         self._detokenizer = detokenizer
         self._stops = stops
         self._end_tokens = end_tokens
         self._end_token: int | None = None  # came last: the end, unless more tokens follow
         self._text: list[str] = []
+        self._logprobs: list[Logprobs] | None = None if ask.logprobs is None else []  # of what is not given yet
         self._given = 0
 
     @property
@@ -85,6 +88,11 @@ class Stream:
                 self.finish = Finish.STOP
                 return
 
+    def push_logprobs(self, logprobs: Logprobs) -> None:
+        """Take what is known of the tokens that `push` has just taken."""
+        if self._logprobs is not None:
+            self._logprobs.append(logprobs)
+
     def end(self, finish: Finish, error: str = "") -> None:
         """End it: what was held back becomes text, except for an end token."""
         if self.finish is not Finish.RUNNING:
@@ -93,7 +101,7 @@ class Stream:
         tail = ""
         if self._end_token is not None and (finish is not Finish.STOP or self._include_stop):
             tail = self._detokenizer.push((self._end_token,))
-        safe, stopped = self._stops.push(tail + self._detokenizer.finish())
+        safe, stopped = self._watched(tail + self._detokenizer.finish())
         self._text += (safe, self._stops.finish())
         if stopped and finish is Finish.LENGTH:  # other ends were not the model's own, and stay what they are
             self.finish = Finish.STOP
@@ -107,6 +115,7 @@ class Stream:
         ended = self.finish is not Finish.RUNNING
         if not ended and (self._whole or self._given == len(self.output)):
             return None
+        logprobs = None if self._logprobs is None else self._known_logprobs(self._logprobs)
         return Chunk(
             request=self.label,
             text="".join(self._text),
@@ -116,12 +125,23 @@ class Stream:
             prompt_tokens=len(self.submit.prompt),
             output_tokens=len(self.output),
             cached_tokens=self.cached_tokens,
+            listed=None if logprobs is None else logprobs.count,
+            listed_token=None if logprobs is None else logprobs.token,
+            logprob=None if logprobs is None else logprobs.logprob,
         )
 
     def given(self) -> None:
         """Note that the client has been given the chunk."""
         self._text.clear()
         self._given = len(self.output)
+        if self._logprobs is not None:
+            self._logprobs.clear()
+
+    def _known_logprobs(self, parts: list[Logprobs]) -> Logprobs:
+        """Return what is known of each token that is not given yet; of those whose scheduler said nothing, nothing."""
+        known = joined(parts)
+        missing = len(self.output) - self._given - len(known)
+        return joined([known, *[NOTHING] * missing])
 
     def _read(self, tokens: Sequence[int]) -> bool:
         """Turn tokens into text; return whether a stop string ended it."""
@@ -131,7 +151,11 @@ class Stream:
         if tokens and tokens[-1] in self._end_tokens:
             self._end_token = tokens[-1]
             tokens = tokens[:-1]
-        safe, stopped = self._stops.push(self._detokenizer.push(tokens))
+        safe, stopped = self._watched(self._detokenizer.push(tokens))
         if safe:
             self._text.append(safe)
         return stopped
+
+    def _watched(self, text: str) -> tuple[str, bool]:
+        """Return what of the next text is safe, and whether a stop string ended it."""
+        return (text, False) if len(self.output) <= self._min_tokens else self._stops.push(text)

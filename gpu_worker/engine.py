@@ -21,7 +21,7 @@ from gpu_worker.loading import choose_dtype, load_weights, why_dtype
 from gpu_worker.model import Decoder
 from gpu_worker.pipeline import StepPipeline
 from gpu_worker.runner import ModelRunner, StepModel
-from protocol.messages import Opened
+from protocol.messages import MOST_NOTES, Opened
 from timeline.recorder import Recorder
 
 _SHARE_OF_FREE_MEMORY = 0.5
@@ -59,10 +59,10 @@ class Engine:
 
         There must be no other with plans in flight.
         """
+        notes = self.max_model_len + MOST_NOTES
+        sizes = (self.max_batch_tokens, self.slots, self.blocks, notes)
         return self.device.prepare(
-            lambda: StepPipeline(
-                self.device, self.runner, plans_in_flight, self.max_batch_tokens, self.slots, self.blocks, recorder
-            )
+            lambda: StepPipeline(self.device, self.runner, plans_in_flight, *sizes, recorder=recorder)
         )
 
     def opened(self, nonce: int, session: int) -> Opened:
@@ -127,7 +127,8 @@ def _build(
         if not is_out_of_memory(error):
             raise CheckpointError(f"a KV cache of {gib:.1f} GiB cannot be made ({first_line(error)})") from error
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
-    runner = ModelRunner(model, cache, config.max_num_seqs, -(-max_model_len // config.block_size))
+    max_blocks = -(-max_model_len // config.block_size)
+    runner = ModelRunner(model, cache, config.max_num_seqs, max_blocks, model_config.vocab_size)
     if device.torch_device.type == "cuda" and isinstance(model, Decoder) and not config.enforce_eager:
         tell(runner.capture_graphs(device, share))
     return Engine(

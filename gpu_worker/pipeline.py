@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from gpu_worker.adjusted_rows import AdjustedRows
 from gpu_worker.device import Device, Event
-from gpu_worker.runner import ModelRunner, StepOutput
+from gpu_worker.runner import LISTED, ModelRunner, StepOutput
 from gpu_worker.staging import StagingBuffer
 from gpu_worker.step_events import DeviceSpans, StepEvents
 from protocol.messages import Failed, Plan, Result, SpanKind
@@ -35,6 +37,8 @@ class Buffers:
     output: StepOutput
     token: torch.Tensor  # on the host
     status: torch.Tensor
+    listed_token: torch.Tensor
+    logprob: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ class Batch:
     plan: Plan
     buffers: Buffers
     samples: int
+    listed: NDArray[np.uint8] | None  # how many log probabilities each sample has
     error: BaseException | None = None
     skipped: bool = False  # it was queued behind a step that failed
     began: Event | None = None
@@ -63,9 +68,12 @@ class StepPipeline:
         max_tokens: int,
         slots: int,
         blocks: int,
+        notes: int,
         recorder: Recorder,
     ) -> None:
         """Make buffers for `plans_in_flight` plans of at most `max_tokens` tokens over `slots` slots and `blocks`.
+
+        A plan has `notes` notes at most.
 
         `recorder` gets the spans of this thread, and of the device as they are collected.
         """
@@ -73,12 +81,15 @@ class StepPipeline:
         self._recorder = recorder
         self._device_spans = DeviceSpans(recorder)
         self._runner = runner
+        rows, listed = AdjustedRows(slots), np.zeros(slots, np.uint8)
         self._free = [
             Buffers(
-                staging=StagingBuffer(device, max_tokens, slots, blocks, runner.size_for),
+                staging=StagingBuffer(device, max_tokens, slots, blocks, notes, rows, listed, runner.size_for),
                 output=runner.new_output(),
                 token=device.host_buffer(slots, torch.int64),
                 status=device.host_buffer(slots, torch.uint8),
+                listed_token=device.host_buffer(slots * LISTED, torch.int64),
+                logprob=device.host_buffer(slots * LISTED, torch.float32),
             )
             for _ in range(plans_in_flight)
         ]
@@ -105,7 +116,8 @@ class StepPipeline:
         self._free.pop()
         launching = recorder.add(SpanKind.STAGE, staging, about=about)
         samples = len(host.sample_slot)
-        batch = Batch(plan, buffers, samples)
+        batch = Batch(plan, buffers, samples, host.listed)
+        entries = 0 if host.listed is None else np.count_nonzero(host.listed) * int(host.listed.max())
         events = batch.events = StepEvents(about) if recorder.on else None
 
         def before_sampling() -> None:
@@ -133,6 +145,9 @@ class StepPipeline:
                 events.copy_out = device.copy_out.mark()
             buffers.token[:samples].copy_(buffers.output.token[:samples], non_blocking=True)
             buffers.status[:samples].copy_(buffers.output.status[:samples], non_blocking=True)
+            if entries:
+                buffers.listed_token[:entries].copy_(buffers.output.listed_token[:entries], non_blocking=True)
+                buffers.logprob[:entries].copy_(buffers.output.logprob[:entries], non_blocking=True)
 
         recorded = events is not None
         device.copy_in.run(_guarded(batch, copy_in))
@@ -171,12 +186,28 @@ class StepPipeline:
             return Failed(plan.session, plan.step, True, f"{type(batch.error).__name__}: {batch.error}")
         if batch.skipped:
             return Failed(plan.session, plan.step, False, "queued behind a failed step")
+        listed_token, logprob = _listed(batch)
         return Result(
             session=plan.session,
             step=plan.step,
             token=buffers.token[: batch.samples].numpy().astype(np.uint32),
             status=buffers.status[: batch.samples].numpy().copy(),
+            listed=batch.listed,
+            listed_token=listed_token,
+            logprob=logprob,
         )
+
+
+def _listed(batch: Batch) -> tuple[NDArray[np.uint32], NDArray[np.float32]] | tuple[None, None]:
+    """Return the log probabilities of a batch's samples, as many as each wants, row after row."""
+    if batch.listed is None:
+        return None, None
+    wanted = batch.listed[batch.listed > 0]
+    width = int(wanted.max())
+    within = np.arange(width) < wanted[:, None]
+    token = batch.buffers.listed_token[: within.size].numpy().reshape(within.shape)
+    logprob = batch.buffers.logprob[: within.size].numpy().reshape(within.shape)
+    return token[within].astype(np.uint32), logprob[within]
 
 
 def _guarded(batch: Batch, work: Callable[[], None]) -> Callable[[], None]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpu_worker.engine import Engine
 from gpu_worker.pipeline import StepPipeline
 from protocol.errors import ProtocolError
-from protocol.messages import Failed, Plan, Result
+from protocol.messages import MOST_NOTES, Failed, Plan, Result
 
 
 @dataclass(slots=True)
@@ -58,6 +58,8 @@ def check_plan(plan: Plan, engine: Engine) -> None:
     ):
         if len(column) and column.max() >= limit:
             raise ProtocolError(f"step {plan.step}: {what} {column.max()} is not below {limit}")
+    if plan.listed is not None and len(plan.listed) and plan.listed.max() > engine.vocab_size + 1:
+        raise ProtocolError(f"step {plan.step}: log probabilities of more tokens than there are")
     tokens = int(plan.count.sum(dtype=np.uint64))
     if not 0 < tokens <= engine.max_batch_tokens:
         raise ProtocolError(f"step {plan.step}: {tokens} tokens; 1 to {engine.max_batch_tokens} are allowed")
@@ -67,6 +69,12 @@ def check_plan(plan: Plan, engine: Engine) -> None:
         raise ProtocolError(f"step {plan.step}: block 0, or more blocks than there are")
     if _repeats(plan.slot) or _repeats(plan.begin_slot):
         raise ProtocolError(f"step {plan.step}: a slot has two rows, or begins twice")
+    if (adjusting := plan.adjusting) is not None:
+        notes, room = len(adjusting.token), engine.max_model_len + MOST_NOTES
+        if notes > room or (notes and adjusting.token.max() >= engine.vocab_size):
+            raise ProtocolError(f"step {plan.step}: more than {room} notes, or one of no token")
+        if _repeats(adjusting.slot) or not np.isin(adjusting.slot, plan.begin_slot).all():
+            raise ProtocolError(f"step {plan.step}: a slot is adjusted twice, or does not begin")
     if _repeats(plan.table_slot.astype(np.uint64) << np.uint64(32) | plan.table_index):
         raise ProtocolError(f"step {plan.step}: a place in a block table is written twice")
 

@@ -9,14 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpu_worker.adjusted_rows import NO_ROW, AdjustedRows
+from gpu_worker.adjustments import AdjustedSamples, StagedAdjustments
 from gpu_worker.device import Device
 from gpu_worker.sampler import StagedSettings
-from protocol.messages import Plan, RowFlag
+from protocol.messages import Note, Plan, RowFlag
 
 _COLUMNS_OF_TOKENS = 4  # tokens, positions, carry_at, carry_slot
-_COLUMNS_OF_ROWS = 13  # row_slot, logits_at, sample_slot, sample_position, two of decode, seven of settings
+# row_slot, logits_at, sample_slot, sample_position, listed_at; 2 of decode, 7 of settings, 8 of adjusted
+_COLUMNS_OF_ROWS = 22
 _COLUMNS_OF_TABLES = 3
+_COLUMNS_OF_NOTES = 3
 
+_NO_SLOT = np.zeros(0, np.uint32)
 _DECODE = np.uint8(RowFlag.CARRY | RowFlag.SAMPLE)
 
 
@@ -31,6 +36,8 @@ class HostColumns:
     count: NDArray[np.int32]
     sample_slot: NDArray[np.int32]
     longest: int  # positions that the longest row reaches, its own included
+    adjusted_rows: int  # rows of the pool that have ever been given out
+    listed: NDArray[np.uint8] | None  # uint8[samples]: how many log probabilities each wants; None if none wants any
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,9 @@ class StepColumns:
     table_index: torch.Tensor
     table_block: torch.Tensor
     settings: StagedSettings  # of the slots that begin with this step
+    adjusting: StagedAdjustments | None  # of the slots among these whose logits are adjusted, if there are any
+    adjusted: AdjustedSamples | None  # if there are any
+    listed_at: torch.Tensor | None  # [L]: which samples' log probabilities are wanted, if any are
     decode: torch.Tensor | None  # [2, size]: slots and positions of a pure decode step's rows, and padding behind them
 
 
@@ -64,14 +74,20 @@ class StagingBuffer:
         max_tokens: int,
         slots: int,
         blocks: int,
+        notes: int,
+        rows: AdjustedRows,
+        listed: NDArray[np.uint8],
         size_for: Callable[[int], int] | None = None,
     ) -> None:
         """Make room for any plan of `max_tokens` tokens over `slots` slots that gives out at most `blocks` blocks.
 
+        It has at most `notes` notes. `rows` and `listed`, which has the number of log probabilities that each slot
+        wants, are the same for all buffers, whose plans come in turn.
         `size_for` says how long the columns of a pure decode step of so many rows are to be, if it wants them at all.
         """
-        self._slots, self._size_for = slots, size_for
+        self._slots, self._rows, self._listed, self._size_for = slots, rows, listed, size_for
         size = _COLUMNS_OF_TOKENS * max_tokens + _COLUMNS_OF_ROWS * slots + _COLUMNS_OF_TABLES * blocks
+        size += _COLUMNS_OF_NOTES * notes
         self._host = device.host_buffer(size, torch.int32)
         self._device = torch.zeros(size, dtype=torch.int32, device=device.torch_device)
         self._numpy: NDArray[np.int32] = self._host.numpy()
@@ -92,6 +108,11 @@ class StagingBuffer:
             tokens[own] = plan.token
         sample_slot = plan.slot[sampled].view(np.int32)
         self._used = 0
+        adjusting = self._adjusting(plan) if len(plan.begin_slot) else None
+        if len(plan.begin_slot):
+            self._listed[plan.begin_slot] = 0 if plan.listed is None else plan.listed
+        listed = self._listed[sample_slot]
+        listed_at = np.flatnonzero(listed)
         columns = StepColumns(
             tokens=self._put(tokens),
             positions=self._put(np.arange(total, dtype=np.int32) + np.repeat(position - firsts, count)),
@@ -113,10 +134,14 @@ class StagingBuffer:
                 seed_low=self._put(plan.seed.view(np.int32)[0::2]),
                 seed_high=self._put(plan.seed.view(np.int32)[1::2]),
             ),
+            adjusting=adjusting,
+            adjusted=self._adjusted(plan.slot[sampled]) if self._rows.most else None,
+            listed_at=self._put(listed_at) if len(listed_at) else None,
             decode=self._decode(plan) if (plan.flags == _DECODE).all() else None,
         )
         longest = int((position + count).max()) if len(count) else 0
-        return HostColumns(position, count, sample_slot, longest), columns
+        wanted = listed if len(listed_at) else None
+        return HostColumns(position, count, sample_slot, longest, self._rows.most, wanted), columns
 
     def copy(self) -> None:
         """Bring what was staged to the device; runs on the copy-in stream."""
@@ -132,6 +157,31 @@ class StagingBuffer:
         padded[1, :rows], padded[1, rows:] = plan.position, 0
         self._used += 2 * size
         return self._device[start : self._used].view(2, size)
+
+    def _adjusting(self, plan: Plan) -> StagedAdjustments | None:
+        adjusting = plan.adjusting
+        row = self._rows.begin(plan.begin_slot, _NO_SLOT if adjusting is None else adjusting.slot)
+        if adjusting is None:
+            return None
+        owner = np.repeat(np.arange(len(row)), adjusting.notes)
+        limited = np.zeros(len(row), np.int32)
+        limited[owner[adjusting.note == Note.ALLOWED]] = 1
+        order = np.argsort(adjusting.note, kind="stable")
+        return StagedAdjustments(
+            row=self._put(row),
+            penalty=self._put(adjusting.penalty.view(np.int32)),
+            free_from=self._put(adjusting.free_from),
+            limited=self._put(limited),
+            note_row=self._put(row[owner[order]]),
+            note_token=self._put(adjusting.token[order]),
+            bias=self._put(adjusting.bias.view(np.int32)),
+            kinds=tuple(np.bincount(adjusting.note, minlength=len(Note)).tolist()),
+        )
+
+    def _adjusted(self, slots: NDArray[np.uint32]) -> AdjustedSamples | None:
+        row = self._rows.of(slots)
+        at = np.flatnonzero(row != NO_ROW)
+        return AdjustedSamples(self._put(at), self._put(row[at])) if len(at) else None
 
     def _put(self, column: NDArray[np.int32] | NDArray[np.uint32] | NDArray[np.intp]) -> torch.Tensor:
         start, self._used = self._used, self._used + len(column)

@@ -12,17 +12,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import ProtocolError
 from protocol.fields import INT64_MAX, INT64_MIN, UINT64_MAX, Column, Document, Flag, Integer, Many, Maybe, Real, Text
+from protocol.logprobs import LOWEST_LOGPROB, MOST_LOGPROBS, Logprobs
 
 # What a request may ask for at most, however it is asked: HTTP has the same limits.
 COUNT_MAX = 2**31 - 1
 TEMPERATURE_MAX = 1e6
+REPETITION_MIN, REPETITION_MAX = 0.01, 100.0
+PENALTY_MAX = 2.0  # of presence and frequency, either way
+BIAS_MAX = 100.0  # either way
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
 
@@ -41,12 +45,25 @@ Temperature = Annotated[float, Real(0.0, TEMPERATURE_MAX)]  # 0 is greedy
 TopK = Annotated[int, Integer(0, COUNT_MAX)]  # 0 is off
 TopP = Annotated[float, Real(0.0, 1.0)]
 MinP = Annotated[float, Real(0.0, 1.0)]
+Repetition = Annotated[float, Real(REPETITION_MIN, REPETITION_MAX)]  # 1 is off
+Penalty = Annotated[float, Real(-PENALTY_MAX, PENALTY_MAX)]  # 0 is off
+SomeU4 = Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))]
+Listed = Annotated[NDArray[np.uint8] | None, Maybe(Column("<u1", high=1 + MOST_LOGPROBS))]
+LogprobColumn = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", LOWEST_LOGPROB, 0.0))]
+WantedLogprobs = Annotated[int | None, Maybe(Integer(0, MOST_LOGPROBS))]  # of so many tokens beside the one that came
+Biases = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", -BIAS_MAX, BIAS_MAX))]
 Seed = Annotated[int, Integer(0, UINT64_MAX)]
 Seconds = Annotated[float, Real(0.0, 1e9)]
 
 
 MOST_STOP_TOKENS = 256
 """A request may name so many `stop_token_ids`: each new token is compared with all of them, at every step."""
+
+MOST_TOKEN_IDS = 1024
+"""As many of each kind a request may name to bias, to allow or to ban: they travel whenever it gets a slot."""
+
+MOST_NOTES = 4096
+"""A plan has at most so many notes, and one more for each token of a context: those of one request always fit."""
 
 
 class RowFlag(IntFlag):
@@ -61,6 +78,17 @@ class RowStatus(IntEnum):
 
     OK = 0
     NAN = 1  # its logits held no usable number; the token means nothing
+
+
+class Note(IntEnum):
+    """What is noted of a token for a slot whose logits are adjusted."""
+
+    PROMPT = 0  # it stands in the prompt
+    OUTPUT = 1  # it stands in the output so far: noted as often as it does
+    END = 2  # it would end the request, which is too short before `free_from`
+    BIAS = 3  # a number is added to its logit
+    ALLOWED = 4  # of a slot that has any of these, no other token may come
+    BANNED = 5  # it may not come
 
 
 class Finish(IntEnum):
@@ -157,6 +185,18 @@ class Refused:
     reason: Words
 
 
+class Adjusting(NamedTuple):
+    """The columns of a plan that are about adjusted slots."""
+
+    slot: NDArray[np.uint32]
+    penalty: NDArray[np.float32]
+    free_from: NDArray[np.uint32]
+    notes: NDArray[np.uint32]
+    note: NDArray[np.uint8]
+    token: NDArray[np.uint32]
+    bias: NDArray[np.float32]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Scheduler to worker: one step. Columns of one group are equally long.
@@ -164,6 +204,9 @@ class Plan:
     A row is `count` tokens of one slot at positions position … position+count-1; a slot has at most one row in a
     plan. `token` holds the input of the rows without CARRY, one after the other in row order. What a plan changes
     (tables, settings) holds from its own step on.
+
+    Slots in `adjust_slot` have three numbers of `penalty` each (repetition, presence, frequency) and notes about
+    tokens, slot after slot; the worker itself goes on counting what it samples for them.
     """
 
     session: Session
@@ -183,6 +226,14 @@ class Plan:
     top_p: Annotated[NDArray[np.float32], Column("<f4", 0.0, 1.0)]
     min_p: Annotated[NDArray[np.float32], Column("<f4", 0.0, 1.0)]
     seed: U8
+    adjust_slot: SomeU4 = None  # those of `begin_slot` whose logits are adjusted; None, as all of these, for none
+    penalty: Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", -PENALTY_MAX, REPETITION_MAX))] = None
+    free_from: SomeU4 = None  # the position from which on an end token may come
+    notes: SomeU4 = None  # how many of the notes are a slot's
+    note: Annotated[NDArray[np.uint8] | None, Maybe(Column("<u1", high=int(max(Note))))] = None
+    note_token: SomeU4 = None
+    bias: Biases = None  # one for each BIAS, in order
+    listed: Listed = None  # one for each of `begin_slot`: log probabilities wanted a token; None is 0 for all
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
@@ -197,20 +248,51 @@ class Plan:
         travelling = total - int(np.count_nonzero(carried))
         if travelling != len(self.token):
             raise ProtocolError(f"rows without CARRY count {travelling} tokens in all, {len(self.token)} came")
+        if self.listed is not None:
+            _same_length("settings", self.begin_slot, self.listed)
+        if (adjusting := self.adjusting) is not None:
+            _check_adjusting(adjusting)
+
+    @property
+    def adjusting(self) -> Adjusting | None:
+        """The columns about adjusted slots; None if there are none. Raises `ProtocolError` if some are missing."""
+        slot, penalty, free_from, notes = self.adjust_slot, self.penalty, self.free_from, self.notes
+        note, token, bias = self.note, self.note_token, self.bias
+        if all(column is None for column in (slot, penalty, free_from, notes, note, token, bias)):
+            return None
+        if slot is None or penalty is None or free_from is None or notes is None:
+            raise ProtocolError("of the columns about adjusted slots some are missing")
+        if note is None or token is None or bias is None:
+            raise ProtocolError("of the columns of notes some are missing")
+        return Adjusting(slot, penalty, free_from, notes, note, token, bias)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Worker to scheduler: what a step sampled, one entry per SAMPLE row, in the plan's order."""
+    """Worker to scheduler: what a step sampled, one entry per SAMPLE row, in the plan's order.
+
+    If a slot wants log probabilities, `listed` says how many each row has of the last two columns: that of its token
+    first, then those of the likeliest.
+    """
 
     session: Session
     step: Step
     token: U4
     status: Annotated[NDArray[np.uint8], Column("<u1", high=int(max(RowStatus)))]
+    listed: Listed = None
+    listed_token: SomeU4 = None
+    logprob: LogprobColumn = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
         _same_length("rows", self.token, self.status)
+        if (logprobs := self.logprobs) is not None:
+            _same_length("rows", self.token, logprobs.count)
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        return _logprobs(self.listed, self.listed_token, self.logprob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +361,19 @@ class Submit:
     ignore_eos: Annotated[bool, Flag()]
     stop_token_ids: U4
     timeout: Seconds
+    repetition_penalty: Repetition = 1.0  # over prompt and output; the other two over the output
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    min_tokens: Count = 0  # of output, before one may come that ends it
+    bias_token_ids: SomeU4 = None
+    bias: Biases = None
+    allowed_token_ids: SomeU4 = None  # no other may come
+    banned_token_ids: SomeU4 = None
+    logprobs: WantedLogprobs = None
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless each biased token has its bias."""
+        _check_bias(self.bias_token_ids, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +403,9 @@ class Deltas:
     token: U4
     timing: Annotated[NDArray[np.float32], Column("<f4", -1.0, 1e9)]
     errors: Annotated[tuple[str, ...], Many(Text())]
+    listed: Listed = None  # one for each of `token`: how many it has of the next two, as in Result
+    listed_token: SomeU4 = None
+    logprob: LogprobColumn = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
@@ -319,6 +417,13 @@ class Deltas:
         explained = int(((self.finish == Finish.ERROR) | (self.finish == Finish.REFUSED)).sum())
         if len(self.errors) != explained:
             raise ProtocolError(f"{explained} rows ended with an error, {len(self.errors)} texts came")
+        if (logprobs := self.logprobs) is not None:
+            _same_length("tokens", self.token, logprobs.count)
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        return _logprobs(self.listed, self.listed_token, self.logprob)
 
 
 # ---------------------------------------------------------------- text client and frontend
@@ -347,9 +452,19 @@ class Generate:
     stop_token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
     include_stop: Annotated[bool, Flag()] = False
     timeout: Annotated[float | None, Maybe(Real(0.0, 1e9))] = None
+    repetition_penalty: Annotated[float | None, Maybe(Real(REPETITION_MIN, REPETITION_MAX))] = None
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    min_tokens: Count = 0
+    bias_token_ids: SomeU4 = None
+    bias: Biases = None
+    allowed_token_ids: SomeU4 = None
+    bad_words: Annotated[tuple[str, ...], Many(Text(2**14), MOST_TOKEN_IDS)] = ()
+    logprobs: WantedLogprobs = None
 
     def check(self) -> None:
-        """Raise `ProtocolError` unless exactly one kind of input is given."""
+        """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""
+        _check_bias(self.bias_token_ids, self.bias)
         if (self.prompt is not None) + (self.messages is not None) + (self.token_ids is not None) != 1:
             raise ProtocolError("exactly one of prompt, messages and token_ids is needed")
 
@@ -379,6 +494,19 @@ class Chunk:
     at_fault: Words = ""
     code: Words = ""
     cached_tokens: Count = 0  # of the prompt: those that were not computed, because others had done it
+    listed: Listed = None  # one for each of `token_ids`: how many it has of the next two, as in Result
+    listed_token: SomeU4 = None
+    logprob: LogprobColumn = None
+
+    def check(self) -> None:
+        """Raise `ProtocolError` unless the columns fit together."""
+        if (logprobs := self.logprobs) is not None:
+            _same_length("tokens", self.token_ids, logprobs.count)
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        return _logprobs(self.listed, self.listed_token, self.logprob)
 
 
 # ---------------------------------------------------------------- any process and the timeline's collector
@@ -560,6 +688,37 @@ Message = (
     | Joined | Record | ClockAsk | ClockTold | Spans | Load
     | StartTimeline | StopTimeline | AskTimeline | TimelineState | Watch | View
 )  # fmt: skip
+
+
+def _check_adjusting(it: Adjusting) -> None:
+    _same_length("adjusted slots", it.slot, it.free_from, it.notes)
+    _same_length("notes", it.note, it.token)
+    if len(it.penalty) != 3 * len(it.slot):
+        raise ProtocolError("penalty has not three numbers per adjusted slot")
+    if int(it.notes.sum(dtype=np.uint64)) != len(it.note):
+        raise ProtocolError(f"{it.notes.sum(dtype=np.uint64)} notes in all, {len(it.note)} came")
+    if np.count_nonzero(it.note == Note.BIAS) != len(it.bias):
+        raise ProtocolError("bias has not one number per note of it")
+    if len(it.slot) and (least := it.penalty[::3].min()) < np.float32(REPETITION_MIN):
+        raise ProtocolError(f"a repetition penalty of {least} is below {REPETITION_MIN}")
+
+
+def _logprobs(
+    count: NDArray[np.uint8] | None, token: NDArray[np.uint32] | None, logprob: NDArray[np.float32] | None
+) -> Logprobs | None:
+    if count is None and token is None and logprob is None:
+        return None
+    if count is None or token is None or logprob is None:
+        raise ProtocolError("of the columns of log probabilities some are missing")
+    _same_length("log probabilities", token, logprob)
+    if int(count.sum(dtype=np.uint64)) != len(token):
+        raise ProtocolError(f"{count.sum(dtype=np.uint64)} log probabilities in all, {len(token)} came")
+    return Logprobs(count, token, logprob)
+
+
+def _check_bias(tokens: NDArray[np.uint32] | None, bias: NDArray[np.float32] | None) -> None:
+    if (0 if tokens is None else len(tokens)) != (0 if bias is None else len(bias)):
+        raise ProtocolError("bias_token_ids and bias differ in length")
 
 
 def _same_length(group: str, *columns: NDArray[Any]) -> None:

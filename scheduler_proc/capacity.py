@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from protocol.messages import MOST_STOP_TOKENS, Opened, Submit
+from scheduler_proc.adjustments import listed_tokens, nothing_left, wrong_lists
 
 
 class CapacityError(Exception):
@@ -35,7 +36,15 @@ def refusal(ask: Submit, worker: Opened) -> str:
         return f"the prompt has {len(ask.prompt)} tokens; it must be shorter than the context of {worker.max_model_len}"
     if len(ask.stop_token_ids) > MOST_STOP_TOKENS:
         return f"{len(ask.stop_token_ids)} stop_token_ids, at most {MOST_STOP_TOKENS} are allowed"
-    for tokens in (ask.prompt, ask.output, ask.stop_token_ids):
+    if problem := wrong_lists(ask):
+        return problem
+    if ask.min_tokens > ask.max_tokens:
+        return f"min_tokens is {ask.min_tokens}, more than max_tokens {ask.max_tokens}"
+    if ask.logprobs is not None and ask.logprobs > worker.vocab_size:
+        return f"logprobs is {ask.logprobs}, more than the vocabulary of {worker.vocab_size} has tokens"
+    for tokens in (ask.prompt, ask.output, ask.stop_token_ids, *listed_tokens(ask)):
         if len(tokens) and tokens.max() >= worker.vocab_size:
             return f"token id {tokens.max()} is outside of the vocabulary of {worker.vocab_size}"
+    if nothing_left(ask, worker.eos_token_ids, worker.vocab_size):
+        return "no token is left that may come: all of them are banned, or would end the answer before min_tokens"
     return ""

@@ -16,12 +16,13 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.logprobs import MOST_LOGPROBS, NOTHING
 from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, RowStatus, Submit
 from scheduler_proc.capacity import check_capacity, refusal
 from scheduler_proc.counters import Counters
 from scheduler_proc.deadlines import Deadlines
 from scheduler_proc.in_flight import InFlight, SentPlan
-from scheduler_proc.outbox import Outbox, deltas_of, waiting_piece
+from scheduler_proc.outbox import MOST_LISTED, Outbox, deltas_of, waiting_piece
 from scheduler_proc.plan_builder import PlanBuilder
 from scheduler_proc.planner import Planner
 from scheduler_proc.request import NEVER, Key, Request
@@ -150,7 +151,7 @@ class Scheduler:
         """
         if not self._in_flight.may_send:
             return None
-        builder = PlanBuilder(self._running.slots)
+        builder = PlanBuilder(self._running.slots, self.worker)
         for request in self._planner.fill(builder, now):
             self._behind.pop(request.key, None)  # its slot's cursor takes over
             self.counters.cached_tokens += len(request.prefix.blocks) * self.worker.block_size
@@ -189,6 +190,9 @@ class Scheduler:
     def _settle_result(self, sent: SentPlan, current: NDArray[np.bool_], answer: Result, now: float) -> None:
         running, slots = self._running, self._running.slots
         rows, token, status = sent.slots[sent.sampled], answer.token, answer.status
+        wanted = slots.listed[rows]
+        if wanted.any():
+            self._keep_logprobs(rows, np.flatnonzero(wanted & current[sent.sampled]), answer)
         if current.all():
             slots.computed_len[sent.slots] = sent.ends
         else:
@@ -216,6 +220,13 @@ class Scheduler:
             self._end(running.request(slot), Finish.STOP, now)
         for slot in rows[full & ~stopped].tolist():
             self._end(running.request(slot), Finish.LENGTH, now)
+
+    def _keep_logprobs(self, rows: NDArray[np.int32], wanting: NDArray[np.intp], answer: Result) -> None:
+        """Keep what an answer says of the tokens of some of its rows, until their clients are given them."""
+        said = answer.logprobs
+        each = [NOTHING] * len(wanting) if said is None else said.of(wanting.tolist())
+        for slot, logprobs in zip(rows[wanting].tolist(), each, strict=True):
+            self._running.request(slot).logprobs.append(logprobs)
 
     def _settle_failure(self, rows: NDArray[np.int32], failure: Failed, now: float) -> None:
         """Begin again with every request on board, from the tokens that have settled; end the one that keeps failing.
@@ -326,11 +337,18 @@ class Scheduler:
 
     def _deltas(self, client: int, rows: NDArray[np.intp]) -> Deltas:
         slots = self._running.slots
+        if slots.listed[rows].any():
+            rows = self._fewer(rows)
         start, stop = slots.sent_len[rows], slots.settled_len[rows]
         count = stop - start
         token = slots.newest[rows] if (count == 1).all() else self._running.gather(rows, start, stop)
         offset = start - slots.prompt_len[rows]
         slots.sent_len[rows] = stop
+        listed = {
+            row: logprobs
+            for row in np.flatnonzero(slots.listed[rows]).tolist()
+            if (logprobs := self._running.request(int(rows[row])).take_logprobs(int(count[row]))) is not None
+        }
         pieces = self._outbox.take(client)
         for request in [request for request in self._behind.values() if request.client == client]:
             del self._behind[request.key]
@@ -343,7 +361,15 @@ class Scheduler:
             count.view(np.uint32),
             slots.cached[rows].view(np.uint32),
             token,
+            listed,
         )
+
+    def _fewer(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the first of some slots, with as many log probabilities as a message may have; the first always."""
+        slots = self._running.slots
+        news = slots.settled_len[rows] - slots.sent_len[rows]
+        listed = np.cumsum(np.where(slots.listed[rows], news, 0)) * (1 + MOST_LOGPROBS)
+        return rows[: max(1, int(np.count_nonzero(listed <= MOST_LISTED)))]
 
     def pieces(self, client: int) -> int:
         """How many ended requests a client has not been told of."""
@@ -390,6 +416,10 @@ class Scheduler:
         for request in self._requests.values():
             assert request.finish is Finish.RUNNING, "a request that has ended is still known"
             running = request.slot >= 0
+            if request.ask.logprobs is not None:
+                slots, slot = self._running.slots, request.slot
+                unsent = slots.settled_len[slot] - slots.sent_len[slot] if running else len(request.unsent)
+                assert len(request.logprobs) == unsent, "a token's log probabilities are lost, or not its own"
             owed += request.final_len - (
                 self._running.slots.settled_len[request.slot] if running else request.waiting_len
             )

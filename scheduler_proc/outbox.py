@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.logprobs import Logprobs, joined
 from protocol.messages import Deltas, Finish
 from scheduler_proc.request import NEVER, Request
 
@@ -25,10 +26,15 @@ class Piece:
     cached: int  # tokens of the prompt
     error: str
     timing: tuple[float, ...]  # of one that ended, as Deltas has it
+    logprobs: Logprobs | None = None  # of its tokens, if they are wanted
 
 
 MOST_PIECES = 1024
 """A message tells of so many ended requests at most, however many ended at once."""
+
+
+MOST_LISTED = 2**20
+"""And of so many log probabilities, unless one request alone has more: a message is one frame, which has a limit."""
 
 
 class Outbox:
@@ -51,8 +57,18 @@ class Outbox:
             _since(request.last_token, since),
             now - since,
         )
+        logprobs = request.take_logprobs(len(request.unsent))
         self._pieces[request.client].append(
-            Piece(request.ask.request, request.sent, request.unsent, request.finish, request.cached, error, timing)
+            Piece(
+                request.ask.request,
+                request.sent,
+                request.unsent,
+                request.finish,
+                request.cached,
+                error,
+                timing,
+                logprobs,
+            )
         )
 
     def refused(self, client: int, request: int, error: str) -> None:
@@ -69,16 +85,23 @@ class Outbox:
         self._pieces.pop(client, None)
 
     def take(self, client: int) -> list[Piece]:
-        """Return and forget the oldest pieces of a client, at most `MOST_PIECES`."""
+        """Return and forget the oldest pieces of a client: at most `MOST_PIECES`, and with at most `MOST_LISTED`."""
         pieces = self._pieces.pop(client, [])
-        if len(pieces) > MOST_PIECES:
-            self._pieces[client] = pieces[MOST_PIECES:]
-        return pieces[:MOST_PIECES]
+        most, listed = min(len(pieces), MOST_PIECES), 0
+        for number, piece in enumerate(pieces[:most]):
+            listed += 0 if piece.logprobs is None else len(piece.logprobs.token)
+            if number and listed > MOST_LISTED:
+                most = number
+                break
+        if len(pieces) > most:
+            self._pieces[client] = pieces[most:]
+        return pieces[:most]
 
 
 def waiting_piece(request: Request) -> Piece:
     """Return what is new of a request that was preempted and waits, and count it as given."""
-    piece = Piece(request.ask.request, request.sent, request.unsent, Finish.RUNNING, request.cached, "", ())
+    logprobs = request.take_logprobs(len(request.unsent))
+    piece = Piece(request.ask.request, request.sent, request.unsent, Finish.RUNNING, request.cached, "", (), logprobs)
     request.sent = len(request.output)
     return piece
 
@@ -95,8 +118,14 @@ def deltas_of(
     count: NDArray[np.uint32],
     cached: NDArray[np.uint32],
     token: NDArray[np.uint32],
+    listed: dict[int, Logprobs],
 ) -> Deltas:
-    """Return the message for one client: `pieces` first, then one row per running request with news (the columns)."""
+    """Return the message for one client: `pieces` first, then one row per running request with news (the columns).
+
+    `listed` are the log probabilities of those running requests that want them, by the number of the row.
+    """
+    known = {len(pieces) + row: logprobs for row, logprobs in listed.items()}
+    known |= {row: piece.logprobs for row, piece in enumerate(pieces) if piece.logprobs is not None}
     finish = np.zeros(len(pieces) + len(request), np.uint8)
     timing: tuple[float, ...] = ()
     errors: tuple[str, ...] = ()
@@ -109,6 +138,7 @@ def deltas_of(
         count = np.concatenate((np.array([len(piece.tokens) for piece in pieces], np.uint32), count))
         cached = np.concatenate((np.array([piece.cached for piece in pieces], np.uint32), cached))
         token = np.concatenate((*[piece.tokens for piece in pieces], token))
+    columns = _logprob_columns(known, count) if known else (None, None, None)
     return Deltas(
         session=session,
         request=request,
@@ -119,4 +149,19 @@ def deltas_of(
         token=token,
         timing=np.array(timing, np.float32),
         errors=errors,
+        listed=columns[0],
+        listed_token=columns[1],
+        logprob=columns[2],
     )
+
+
+def _logprob_columns(
+    known: dict[int, Logprobs], count: NDArray[np.uint32]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.float32]]:
+    """Return the columns of `Deltas` for rows of `count` tokens, of which those in `known` have log probabilities."""
+    ends = np.cumsum(count, dtype=np.int64)
+    listed = np.zeros(int(ends[-1]), np.uint8)
+    for row, logprobs in known.items():
+        listed[ends[row] - len(logprobs) : ends[row]] = logprobs.count
+    whole = joined([known[row] for row in sorted(known)])
+    return listed, whole.token, whole.logprob

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages import Plan, RowFlag
+from protocol.messages import MOST_NOTES, Opened, Plan, RowFlag, Submit
+from scheduler_proc.adjustments import adjustment_columns, most_notes
 from scheduler_proc.in_flight import InFlight, SentPlan
 from scheduler_proc.request import Request
 from scheduler_proc.slots import SlotTable
@@ -17,9 +18,11 @@ _NONE = np.zeros(0, np.int32)
 class PlanBuilder:
     """Collects decode rows first, then prompt chunks; `build` makes the message and the record of what was sent."""
 
-    def __init__(self, slots: SlotTable) -> None:
+    def __init__(self, slots: SlotTable, worker: Opened) -> None:
         """Begin a plan without rows."""
         self._slots = slots
+        self._end_tokens = worker.eos_token_ids
+        self._room_for_notes = worker.max_model_len + MOST_NOTES
         self._decode = _NONE
         self._decode_position = _NONE
         self._chunks: list[tuple[int, int, int, int]] = []  # slot, position, count, flags
@@ -45,9 +48,14 @@ class PlanBuilder:
         self._tables.append((slots, indices, blocks))
         self.table_entries += len(blocks)
 
+    def has_room_for(self, request: Request) -> bool:
+        """Whether what is noted of a request's tokens fits into this plan; into one of its own it always does."""
+        return most_notes(request, self._end_tokens) <= self._room_for_notes
+
     def begin(self, request: Request) -> None:
         """Add the sampling settings of a request that has just got its slot."""
         self._begins.append(request)
+        self._room_for_notes -= most_notes(request, self._end_tokens)
 
     @property
     def empty(self) -> bool:
@@ -85,6 +93,8 @@ class PlanBuilder:
             top_p=np.array([ask.top_p for ask in asks], np.float32),
             min_p=np.array([ask.min_p for ask in asks], np.float32),
             seed=np.array([ask.seed for ask in asks], np.uint64),
+            listed=_listed(asks),
+            **adjustment_columns(self._begins, self._end_tokens),
         )
         sampled: NDArray[np.intp] | slice = slice(None)
         samples = len(row_slot)
@@ -92,6 +102,11 @@ class PlanBuilder:
             sampled = np.flatnonzero(flags & RowFlag.SAMPLE)
             samples = len(sampled)
         return plan, SentPlan(plan.step, row_slot, slots.epoch[row_slot], position + count, sampled, samples)
+
+
+def _listed(asks: list[Submit]) -> NDArray[np.uint8] | None:
+    wanted = [0 if ask.logprobs is None else 1 + ask.logprobs for ask in asks]
+    return np.array(wanted, np.uint8) if any(wanted) else None
 
 
 def _unsigned(column: NDArray[np.int32]) -> NDArray[np.uint32]:

@@ -118,6 +118,8 @@ class Planner:
                 break
             if admitted and builder.table_entries + len(prefix.blocks) + own > blocks.total:
                 break  # a plan changes no more entries than there are blocks; shared ones count again and again
+            if not builder.has_room_for(request):
+                break
             if request.strikes and any(other.strikes for other in running.requests()):
                 break  # suspects of a failed step come back one at a time: if it fails again, it is known who did it
             self._waiting.pop()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.logprobs import Logprobs, joined
 from protocol.messages import Finish, Submit
 from scheduler_proc.prefix_index import NOTHING_FOUND, Prefix
 
@@ -36,6 +37,7 @@ class Request:
     strikes: int = 0  # steps that failed with it on board since it last got a token
     deaths: int = 0  # workers that died with it on board, not long after each other
     died_at: int = 0  # its length at the last of these
+    logprobs: list[Logprobs] = field(default_factory=list)  # of each token that its client has not been given
     finish: Finish = Finish.RUNNING
     first_planned: float = NEVER
     first_token: float = NEVER
@@ -60,6 +62,13 @@ class Request:
     def unsent(self) -> NDArray[np.uint32]:
         """Output, while it waits, that its client has not been given."""
         return self.output[self.sent :]
+
+    def take_logprobs(self, count: int) -> Logprobs | None:
+        """Return what is known of the next `count` tokens that its client is given; None if it wants nothing."""
+        if self.ask.logprobs is None:
+            return None
+        taken, self.logprobs = self.logprobs[:count], self.logprobs[count:]
+        return joined(taken)
 
     def ends_at(self, end_tokens: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Return the tokens that end it, u4: its own, and the model's `end_tokens` unless it ignores them."""

@@ -47,6 +47,7 @@ class SlotTable:
         self.newest = np.zeros(total, np.uint32)  # the token at settled_len - 1
         self.newest_at = np.zeros(total, np.float64)  # when it settled
         self.victim_from = np.zeros(total, np.int32)  # no preemption before settled_len has reached this
+        self.listed = np.zeros(total, bool)  # whether log probabilities are wanted
         self.table = np.zeros((total, max_blocks), np.int32)
         self.table_len = np.zeros(total, np.int32)
         self.named = np.zeros(total, np.int32)  # so many blocks of the table have been named in the prefix index
@@ -82,6 +83,7 @@ class SlotTable:
         self.newest[slot] = request.output[-1] if len(request.output) else request.ask.prompt[-1]
         self.newest_at[slot] = request.last_token
         self.victim_from[slot] = length + 1 if request.resumed else 0
+        self.listed[slot] = request.ask.logprobs is not None
         self.table_len[slot] = 0
         self.cached[slot] = request.cached
         self._set_stop_ids(slot, request.ends_at(end_tokens))

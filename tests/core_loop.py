@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ def submit(
     ignore_eos: bool = False,
     stop_token_ids: Sequence[int] = (),
     timeout: float = 0.0,
+    **adjustments: Any,
 ) -> Submit:
     return Submit(
         request=request,
@@ -41,6 +43,7 @@ def submit(
         ignore_eos=ignore_eos,
         stop_token_ids=np.array(stop_token_ids, np.uint32),
         timeout=timeout,
+        **adjustments,
     )
 
 
@@ -67,6 +70,7 @@ class Received:
     error: str = ""
     cached: int = 0
     timing: tuple[float, ...] = ()
+    logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
 
 
 class CoreLoop:
@@ -131,6 +135,7 @@ class CoreLoop:
 
     def receive(self, deltas: Deltas) -> None:
         """Take in what a client was sent; offsets must go on without gap or duplicate, and nothing after an end."""
+        listed = [[] for _ in deltas.token] if deltas.logprobs is None else deltas.logprobs.entries()
         taken, errors, timing = 0, iter(deltas.errors), iter(deltas.timing.tolist())
         columns = (deltas.request, deltas.offset, deltas.count, deltas.cached)
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -140,6 +145,7 @@ class CoreLoop:
             assert known.finish is Finish.RUNNING, f"request {request} goes on after its end"
             assert offset == len(known.tokens), f"request {request}: a gap or a duplicate"
             known.tokens += deltas.token[taken : taken + count].tolist()
+            known.logprobs += listed[taken : taken + count]
             taken += count
             known.finish = Finish(finish)
             if finish:

@@ -10,6 +10,7 @@ import numpy as np
 from frontend.core import FrontendCore
 from frontend.intake import Intake
 from frontend.model_text import ModelText
+from protocol.logprobs import Logprobs
 from protocol.messages import Attach, Attached, Chunk, Deltas, Finish, Generate, Message, Ping, Submit
 from tests.stub_scheduler import deltas
 from tests.word_tokenizer import EOS
@@ -81,9 +82,12 @@ class Driver:
         index: int = 0,
         error: str = "",
         cached: int = 0,
+        logprobs: Logprobs | None = None,
     ) -> None:
         """Let a scheduler send tokens of one request."""
-        row: Deltas = deltas(self.sessions[index], submit.request, offset, list(tokens), finish, error, cached)
+        row: Deltas = deltas(
+            self.sessions[index], submit.request, offset, list(tokens), finish, error, cached, logprobs
+        )
         self.scheduler(index, row)
 
     def wait(self, seconds: float, *, alive: Sequence[int] = (), peers: Sequence[bytes] = ()) -> None:

@@ -18,6 +18,7 @@ from protocol.awake_clock import AwakeClock
 from protocol.messages import Abort, Finish, Submit
 from tests.fake_desk import FakeDesk
 from tests.frontend_driver import Driver
+from tests.stub_scheduler import listing
 from tests.word_tokenizer import EOS
 
 Script = Callable[[Submit], Sequence[int]]
@@ -98,16 +99,23 @@ class HttpDriver:
             self._later(self._pace)
 
     def _step(self, submit: Submit, tokens: list[int], at: int) -> None:
+        few = tokens[at : at + 1] if at + 1 < len(tokens) else tokens[at:]
+        told = None if submit.logprobs is None else listing(*[self.listed(submit, token) for token in few])
         if self.fails and at == self.fails_after:
             del self._running[submit.request]
             self.it.tokens(submit, at, [], Finish.ERROR, error=self.fails)
         elif at + 1 < len(tokens):
             self._running[submit.request] = (submit, tokens, at + 1)
-            self.it.tokens(submit, at, tokens[at : at + 1], cached=self._cached)
+            self.it.tokens(submit, at, few, cached=self._cached, logprobs=told)
         else:
             del self._running[submit.request]
             finish = Finish.STOP if tokens[-1] in _ends(submit) else Finish.LENGTH
-            self.it.tokens(submit, at, tokens[at:], finish, cached=self._cached)
+            self.it.tokens(submit, at, few, finish, cached=self._cached, logprobs=told)
+
+    @staticmethod
+    def listed(submit: Submit, token: int) -> list[tuple[int, float]]:
+        """What the scheduler knows of a token: its own, then as many as are wanted from id 32 ("A") on."""
+        return [(token, -0.5), *[(32 + rank, -1.0 - rank) for rank in range(submit.logprobs or 0)]]
 
 
 def _ends(submit: Submit) -> set[int]:

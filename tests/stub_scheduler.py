@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +13,7 @@ import zmq
 
 from protocol.codec import decode
 from protocol.identity import new_session
+from protocol.logprobs import Logprobs
 from protocol.messages import Abort, Attach, Attached, Deltas, Finish, Message, Ping, Pong, Submit, Unattached
 from protocol.sockets import PeerGoneError, bind_router, receive_from_peer, send_to_peer
 
@@ -30,6 +31,7 @@ def deltas(
     finish: Finish = Finish.RUNNING,
     error: str = "",
     cached: int = 0,
+    logprobs: Logprobs | None = None,
 ) -> Deltas:
     """Return Deltas of one row."""
     ended = finish is not Finish.RUNNING
@@ -43,6 +45,19 @@ def deltas(
         token=np.array(tokens, "<u4"),
         timing=np.full(4 * ended, -1, "<f4"),
         errors=(error,) if finish in (Finish.ERROR, Finish.REFUSED) else (),
+        listed=None if logprobs is None else logprobs.count,
+        listed_token=None if logprobs is None else logprobs.token,
+        logprob=None if logprobs is None else logprobs.logprob,
+    )
+
+
+def listing(*entries: Sequence[tuple[int, float]]) -> Logprobs:
+    """Return what is known of as many tokens, each as (token id, log probability)."""
+    flat = [entry for each in entries for entry in each]
+    return Logprobs(
+        count=np.array([len(each) for each in entries], "<u1"),
+        token=np.array([token for token, _ in flat], "<u4"),
+        logprob=np.array([logprob for _, logprob in flat], "<f4"),
     )
 
 

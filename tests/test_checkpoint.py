@@ -633,14 +633,14 @@ def test_what_the_makers_ask_for_and_do_not_get_is_told_in_one_line(folder: Path
     told: list[str] = []
     change_json(
         folder / "generation_config.json",
-        temperature=0.6, repetition_penalty=1.05, no_repeat_ngram_size=0, num_beams=1, typical_p=1.0, max_new_tokens=99,
+        temperature=0.6, penalty_alpha=0.6, no_repeat_ngram_size=0, num_beams=1, typical_p=1.0, max_new_tokens=99,
         suppress_tokens=[], eos_token_id=2,
     )  # fmt: skip
     sampling_defaults(folder, tell=told.append)
-    assert told == ["generation_config.json asks for what is not honoured: repetition_penalty 1.05, max_new_tokens 99"]
+    assert told == ["generation_config.json asks for what is not honoured: penalty_alpha 0.6, max_new_tokens 99"]
     told.clear()
     sampling_defaults(folder, read=False, tell=told.append)
-    change_json(folder / "generation_config.json", repetition_penalty=1.0, max_new_tokens=None)
+    change_json(folder / "generation_config.json", penalty_alpha=None, max_new_tokens=None)
     sampling_defaults(folder, tell=told.append)
     assert told == []
 
@@ -651,6 +651,9 @@ def test_an_override_goes_before_what_the_makers_recommend(folder: Path) -> None
     assert sampling_defaults(folder, '{"top_k": -1, "top_p": 0.5}') == SamplingDefaults(0.6, 0, 0.5)
     assert sampling_defaults(folder, '{"min_p": 0.1}', read=False) == SamplingDefaults(min_p=0.1)
     assert sampling_defaults(folder, "{}") == SamplingDefaults(0.6, 20)
+    change_json(folder / "generation_config.json", temperature=0.6, repetition_penalty=1.05)
+    assert sampling_defaults(folder).repetition_penalty == 1.05
+    assert sampling_defaults(folder, '{"repetition_penalty": 1}').repetition_penalty == 1.0
 
 
 @pytest.mark.parametrize(
@@ -664,9 +667,10 @@ def test_an_override_goes_before_what_the_makers_recommend(folder: Path) -> None
         ('{"temperature": NaN}', "temperature must be a number from 0 to 1e\\+06, not nan"),
         ('{"top_k": 1.5}', "top_k must be"),
         ('{"top_k": -2}', "top_k must be"),
+        ('{"repetition_penalty": 0}', "repetition_penalty must be a number from 0.01 to 100, not 0"),
         (
-            '{"repetition_penalty": 1.1}',
-            "repetition_penalty cannot be set; what can is temperature, top_k",
+            '{"typical_p": 0.5}',
+            "typical_p cannot be set; what can is temperature, top_k",
         ),
     ],
 )

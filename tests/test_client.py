@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +28,13 @@ from client import (
     RequestFailedError,
     RequestRefusedError,
     ServerLostError,
+    TokenLogprob,
 )
+from client.ask import Settings
 from client.loop_thread import LoopThread
 from protocol.messages import Cancel, Chunk, Finish, Generate
 from tests.stub_frontend import StubFrontend, chunk, echo
+from tests.stub_scheduler import listing
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,6 +81,14 @@ def test_all_settings_reach_the_server(server: StubFrontend) -> None:
             ignore_eos=True,
             include_stop=True,
             timeout=9.0,
+            repetition_penalty=1.3,
+            presence_penalty=-0.5,
+            frequency_penalty=2,
+            logit_bias={5: -100, 300: 2.5},
+            allowed_token_ids=[5, 6],
+            bad_words=["x", "y"],
+            min_tokens=2,
+            logprobs=3,
         )
         ask = server.take(Generate)
         assert isinstance(ask, Generate)
@@ -84,7 +96,42 @@ def test_all_settings_reach_the_server(server: StubFrontend) -> None:
         assert (ask.seed, ask.stop, ask.ignore_eos, ask.include_stop, ask.timeout) == (-3, ("x",), True, True, 9.0)
         assert ask.stop_token_ids is not None
         assert ask.stop_token_ids.tolist() == [7]
+        assert (ask.repetition_penalty, ask.presence_penalty, ask.frequency_penalty) == (1.3, -0.5, 2.0)
+        assert ask.bias_token_ids is not None
+        assert ask.bias is not None
+        assert dict(zip(ask.bias_token_ids.tolist(), ask.bias.tolist(), strict=True)) == {5: -100.0, 300: 2.5}
+        assert ask.allowed_token_ids is not None
+        assert (ask.allowed_token_ids.tolist(), ask.bad_words, ask.min_tokens) == ([5, 6], ("x", "y"), 2)
+        assert ask.logprobs == 3
         assert not ask.stream
+
+
+def test_log_probabilities_come_with_the_tokens_whole_and_in_pieces(tmp_path: Path) -> None:
+    known = listing([(7, -0.5), (8, -1.0)], [(9, -0.25), (9, -0.25)])
+    told = (TokenLogprob(7, -0.5, ((8, -1.0),)), TokenLogprob(9, -0.25, ((9, -0.25),)))
+
+    def answer(ask: Generate) -> list[Chunk]:
+        assert ask.logprobs == 1
+        parts = [known] if not ask.stream else [known.part(0, 1), known.part(1, 2)]
+        ends = [Finish.LENGTH] if not ask.stream else [Finish.RUNNING, Finish.LENGTH]
+        return [
+            Chunk(
+                ask.request, "x", part.token[:: len(part.token) // len(part)], finish, "", 1, len(part),
+                listed=part.count, listed_token=part.token, logprob=part.logprob,
+            )
+            for part, finish in zip(parts, ends, strict=True)
+        ]  # fmt: skip
+
+    with StubFrontend(f"ipc://{tmp_path / 'f'}", answer) as server, Client(server.address) as it:
+        assert it.generate("a", logprobs=1).logprobs == told
+        assert [piece.logprobs for piece in it.stream("a", logprobs=1)] == [told[:1], told[1:]]
+
+
+def test_settings_of_none_are_the_servers_choice(server: StubFrontend) -> None:
+    with Client(server.address) as it:
+        nothing: dict[str, Any] = dict.fromkeys(Settings.__annotations__.keys() - {"ignore_eos", "include_stop"})
+        it.generate("a", **nothing)
+        assert server.take(Generate) == Generate(1, prompt="a")
 
 
 def test_token_ids_and_chats_can_be_asked_for_too(server: StubFrontend) -> None:
@@ -123,6 +170,21 @@ def test_token_ids_and_chats_can_be_asked_for_too(server: StubFrontend) -> None:
         ("a", {"temperature": float("inf")}),
         ("a", {"top_p": 1.5}),
         ("a", {"min_p": 2}),
+        ("a", {"repetition_penalty": 0}),
+        ("a", {"logprobs": 21}),
+        ("a", {"logprobs": True}),
+        ("a", {"presence_penalty": 2.1}),
+        ("a", {"frequency_penalty": float("nan")}),
+        ("a", {"min_tokens": -1}),
+        ("a", {"min_tokens": 2**70}),
+        ("a", {"logit_bias": {-1: 5}}),
+        ("a", {"logit_bias": {2**65: 5}}),
+        ("a", {"logit_bias": {"1": 5}}),
+        ("a", {"logit_bias": {1: 101}}),
+        ("a", {"logit_bias": {1: float("nan")}}),
+        ("a", {"logit_bias": {1: "5"}}),
+        ("a", {"allowed_token_ids": [2**65]}),
+        ("a", {"bad_words": ["\ud800"]}),
     ],
     ids=repr,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from math import inf, nan
 from typing import Any, get_args, get_type_hints
 
@@ -26,6 +26,7 @@ from protocol.messages import (
     Finish,
     Generate,
     Message,
+    Note,
     Ping,
     Plan,
     Pong,
@@ -91,7 +92,11 @@ COLUMN_GROUPS = {
         ("slot", "position", "count", "flags"),
         ("table_slot", "table_index", "table_block"),
         ("begin_slot", "temperature", "top_k", "top_p", "min_p", "seed"),
+        ("adjust_slot", "free_from", "notes"),
+        ("note", "note_token"),
     ),
+    "Submit": (("bias_token_ids", "bias"),),
+    "Generate": (("bias_token_ids", "bias"),),
     "Result": (("token", "status"),),
     "Deltas": (("request", "offset", "count", "finish", "cached"),),
     "Spans": (("kind", "start", "end", "step", "session", "rows", "tokens", "decodes", "wasted"),),
@@ -107,6 +112,7 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
         length = draw(st.integers(0, 5))
         for field in group:
             kind = kinds_of(message_type)[field]
+            kind = kind.kind if isinstance(kind, Maybe) else kind
             assert isinstance(kind, Column)
             made[field] = draw(column(kind, length))
     if name == "Plan":
@@ -114,11 +120,27 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
         made["count"][made["flags"] & RowFlag.CARRY != 0] = 1
         travelling = int(made["count"][made["flags"] & RowFlag.CARRY == 0].sum())
         made["token"] = np.arange(travelling, dtype="<u4")
+        made["listed"] = draw(st.sampled_from([None, np.full(len(made["begin_slot"]), 21, "<u1")]))
+        if draw(st.booleans()):
+            made["notes"] = np.minimum(made["notes"], 3)
+            made["note"] = np.resize(np.arange(6, dtype="<u1"), made["notes"].sum())
+            made["note_token"] = np.arange(len(made["note"]), dtype="<u4")
+            made["bias"] = np.full(np.count_nonzero(made["note"] == Note.BIAS), -2.5, "<f4")
+            made["penalty"] = np.full(3 * len(made["notes"]), 1.5, "<f4")
+        else:
+            made |= dict.fromkeys(("adjust_slot", "free_from", "notes", "note", "note_token", "bias", "penalty"))
     if name == "Deltas":
         made["count"] = np.minimum(made["count"], 5)
         made["token"] = np.arange(made["count"].sum(), dtype="<u4")
         made["timing"] = np.full(4 * np.count_nonzero(made["finish"]), 0.5, "<f4")
         made["errors"] = ("why",) * int(np.isin(made["finish"], (Finish.ERROR, Finish.REFUSED)).sum())
+    if name in ("Result", "Deltas", "Chunk"):
+        tokens = len(made["token_ids" if name == "Chunk" else "token"])
+        made |= dict.fromkeys(("listed", "listed_token", "logprob"))
+        if draw(st.booleans()):
+            made["listed"] = np.resize(np.array([0, 3, 1], "<u1"), tokens)
+            made["listed_token"] = np.arange(made["listed"].sum(), dtype="<u4")
+            made["logprob"] = np.full(made["listed"].sum(), -9999.0, "<f4")
     if name == "Spans":
         made["end"] = np.maximum(made["start"], made["end"])
     if name == "View":
@@ -295,7 +317,8 @@ def test_a_field_given_twice_is_refused() -> None:
 @pytest.mark.parametrize("message", [Cancel(1), plan(2), submit(), deltas([1])], ids=lambda m: type(m).__name__)
 def test_every_missing_field_is_named(message: Any) -> None:
     whole = wire_of(message)
-    for name in whole.keys() - {"type"}:
+    optional = {field.name for field in fields(message) if field.default is not MISSING}
+    for name in whole.keys() - {"type"} - optional:
         part = {key: value for key, value in whole.items() if key != name}
         with pytest.raises(ProtocolError, match=f"lacks '{name}'"):
             decode_wire(**part)
@@ -410,7 +433,8 @@ def test_a_wrong_request_for_text_is_refused_when_it_comes(field: str, wrong: An
 
 @pytest.mark.parametrize(("part", "entries"), [(0, 1), ([], 2), ([0, 0], 4), ({"a": 0}, 3)], ids=repr)
 def test_a_request_that_is_sent_can_be_read_up_to_the_last_entry(part: Any, entries: int) -> None:
-    around = (1 + len(fields(Generate)) + 1) + 1 + (1 + 1) + (1 + 1) + 1  # message, stop, messages, the one, content
+    # The message, stop and bad_words, messages, the one, content.
+    around = (1 + len(fields(Generate)) + 1) + 2 + (1 + 1) + (1 + 1) + 1
     room = MAX_FRAME_ITEMS - around
     content = [part] * (room // entries - 1)
     content += [0] * (room - entries * len(content))
@@ -448,6 +472,88 @@ def test_columns_of_a_plan_that_do_not_fit_are_refused_in_both_directions(field:
         encode(replace(good, **{field: wrong}))
     with pytest.raises(ProtocolError):
         decode_wire(**wire_of(good) | {field: wrong.tobytes()})
+
+
+def adjusting(**changes: Any) -> Plan:
+    """A plan that begins two adjusted slots, with two notes and one."""
+    usual: dict[str, Any] = {
+        "adjust_slot": np.arange(2, dtype="<u4"),
+        "penalty": np.ones(6, "<f4"),
+        "free_from": np.zeros(2, "<u4"),
+        "notes": np.array([2, 1], "<u4"),
+        "note": np.array([Note.PROMPT, Note.BIAS, Note.END], "<u1"),
+        "note_token": np.arange(3, dtype="<u4"),
+        "bias": np.ones(1, "<f4"),
+    }
+    return replace(plan(2, began=2), **(usual | changes))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("adjust_slot", np.zeros(1, "<u4")),
+        ("penalty", np.ones(5, "<f4")),
+        ("penalty", np.full(6, nan, "<f4")),
+        ("penalty", np.zeros(6, "<f4")),
+        ("free_from", np.zeros(3, "<u4")),
+        ("notes", np.array([2, 2], "<u4")),
+        ("notes", np.full(2, 2**32 - 1, "<u4")),
+        ("note", np.array([0, 3, 6], "<u1")),
+        ("note", np.array([0, 2, 2], "<u1")),
+        ("note_token", np.zeros(2, "<u4")),
+        ("bias", np.zeros(0, "<f4")),
+        ("bias", np.full(1, 101, "<f4")),
+    ],
+)
+def test_columns_about_adjusted_slots_that_do_not_fit_are_refused(field: str, wrong: Any) -> None:
+    good = adjusting()
+    assert decode(encode(good)) is not None
+    for frame in (wrong.tobytes(), None):
+        with pytest.raises(ProtocolError):
+            decode_wire(**wire_of(good) | {field: frame})
+    with pytest.raises(ProtocolError):
+        encode(replace(good, **{field: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("listed", np.array([1, 1], "<u1")),
+        ("listed", np.array([3], "<u1")),
+        ("listed", np.array([1, 22], "<u1")),
+        ("listed_token", np.zeros(1, "<u4")),
+        ("logprob", np.zeros(4, "<f4")),
+        ("logprob", np.full(3, nan, "<f4")),
+        ("logprob", np.full(3, -inf, "<f4")),
+        ("logprob", np.full(3, 0.1, "<f4")),
+    ],
+)
+def test_columns_of_log_probabilities_that_do_not_fit_are_refused(field: str, wrong: Any) -> None:
+    columns = {"listed": np.array([1, 2], "<u1"), "listed_token": np.zeros(3, "<u4"), "logprob": np.zeros(3, "<f4")}
+    two = np.zeros(2, "<u4")
+    whole: list[Any] = [
+        Result(1, 1, two, np.zeros(2, "<u1")), deltas([0, 0]), Chunk(1, "", two, Finish.RUNNING, "", 1, 2)
+    ]  # fmt: skip
+    for message in whole:
+        good = replace(message, **columns)
+        assert decode(encode(good)) is not None
+        for frame in (wrong.tobytes(), None):
+            with pytest.raises(ProtocolError):
+                decode_wire(**wire_of(good) | {field: frame})
+        with pytest.raises(ProtocolError):
+            encode(replace(good, **{field: wrong}))
+
+
+def test_each_biased_token_has_its_bias() -> None:
+    one: dict[str, Any] = {"bias_token_ids": np.zeros(1, "<u4"), "bias": np.zeros(1, "<f4")}
+    assert decode(encode(submit(**one))) is not None
+    assert decode(encode(Generate(1, prompt="x", **one))) is not None
+    wrongs: list[dict[str, Any]] = [{"bias": None}, {"bias": np.zeros(2, "<f4")}, {"bias_token_ids": None}]
+    for wrong in wrongs:
+        with pytest.raises(ProtocolError, match="differ in length"):
+            encode(submit(**one | wrong))
+        with pytest.raises(ProtocolError, match="differ in length"):
+            encode(Generate(1, prompt="x", **one | wrong))
 
 
 def test_the_tokens_of_a_plan_are_those_of_its_rows_without_carry() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +24,15 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 OPTIONS = {"max_num_seqs": 5, "max_model_len": 96, "block_size": 4, "max_batch_tokens": 24, "kv_cache_blocks": 26}
 
 
+ADJUSTED: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3, "logprobs": 5},
+    {"logprobs": 0},
+    {"presence_penalty": 1.5, "frequency_penalty": -0.5},
+    {"bias_token_ids": np.array([9, 10], np.uint32), "bias": np.array([2.5, -2.5], np.float32), "min_tokens": 3},
+    {"allowed_token_ids": np.arange(3, 90, dtype=np.uint32), "banned_token_ids": np.array([7], np.uint32)},
+]
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_tokens_on_the_gpu_are_those_on_the_cpu_at_any_credit(tmp_path: Path, variant: str) -> None:
     model = save(tiny_model(variant), tmp_path)
@@ -34,6 +45,7 @@ def test_tokens_on_the_gpu_are_those_on_the_cpu_at_any_credit(tmp_path: Path, va
             temperature=dice.choice([0.0, 0.8]),
             seed=dice.randrange(2**64),
             ignore_eos=True,
+            **(dice.choice(ADJUSTED) if request % 2 else {}),
         )
         for request in range(9)
     ]
@@ -71,8 +83,11 @@ def test_no_step_makes_the_host_wait_for_the_gpu(tmp_path: Path, eager: bool) ->
     for request, temperature in enumerate((0.0, 0.7, 1.0, 0.0)):
         loop.submit(submit(request, list(range(3, 20 + request)), 12, temperature=temperature, seed=5, ignore_eos=True))
         loop.step()
+    for request, more in enumerate(ADJUSTED, 4):
+        loop.submit(submit(request, list(range(3, 20)), 12, temperature=request % 2, seed=5, ignore_eos=True, **more))
+        loop.step()
     loop.drain()
-    assert all(len(loop.tokens(request)) == 12 for request in range(4))
+    assert all(len(loop.tokens(request)) == 12 for request in range(4 + len(ADJUSTED)))
     gpu.device.close()
 
 

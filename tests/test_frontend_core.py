@@ -15,9 +15,22 @@ from frontend.intake import MOST_CHARACTERS_A_TOKEN
 from frontend.text_peer import MANY_ANSWERS_WAITING, MOST_ANSWERS_WAITING, READING_SECONDS
 from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock
-from protocol.messages import MOST_STOP_TOKENS, Abort, Attach, Cancel, Finish, Message, Ping, Pong, Submit, Unattached
+from protocol.messages import (
+    MOST_STOP_TOKENS,
+    MOST_TOKEN_IDS,
+    Abort,
+    Attach,
+    Cancel,
+    Finish,
+    Message,
+    Ping,
+    Pong,
+    Submit,
+    Unattached,
+)
 from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS, LONGEST_TURN_SECONDS, SILENCE_SECONDS
 from tests.frontend_driver import ME, SEED, Driver, ids, only, text_of
+from tests.stub_scheduler import listing
 from tests.word_tokenizer import EOS, word, word_text
 
 WORDS = ("ABC", "DEF", "G", "HI", "J", "X", "Ġtoday", "?", "JKL")
@@ -96,6 +109,12 @@ def test_a_chat_is_rendered_by_the_template_and_a_null_content_is_nothing() -> N
         ({"stop": ("a", "")}, "stop string is empty"),
         ({"stop_token_ids": ids(300)}, "token id 300"),
         ({"stop_token_ids": ids(*[1] * (MOST_STOP_TOKENS + 1))}, "stop_token_ids"),
+        ({"allowed_token_ids": ids(300)}, "token id 300"),
+        ({"allowed_token_ids": ids(*[1] * (MOST_TOKEN_IDS + 1))}, "1025 token ids in allowed_token_ids"),
+        ({"bad_words": ("",)}, "bad word is empty"),
+        ({"bad_words": ("ab" * 2**13,) * 64}, "1048576 characters"),
+        ({"bad_words": ("more than a word",)}, "more than one token"),
+        ({"min_tokens": 62}, "min_tokens: must be at most 61"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -313,6 +332,92 @@ def test_a_stop_token_that_is_a_word_is_text_only_if_asked_for(include: bool, te
     it.tokens(submit, 0, [ABC, X], Finish.STOP)
     (chunk,) = it.chunks()
     assert (chunk.text, chunk.token_ids.tolist()) == (text, [ABC, X])
+
+
+@pytest.mark.parametrize(("least", "text"), [(0, "ABC"), (1, "ABC"), (2, "ABCDEFGHIJ"), (6, "ABCDEFGHIJX")])
+def test_a_stop_string_in_the_text_of_the_first_min_tokens_ends_nothing(least: int, text: str) -> None:
+    it = driver()
+    it.generate(stop=("DEFG", "X"), min_tokens=least)
+    (submit,) = it.submitted()
+    assert submit.min_tokens == least
+    for offset, token in enumerate((ABC, DEF, G, HI, J, X)):
+        it.tokens(submit, offset, [token], Finish.LENGTH if offset == 5 else Finish.RUNNING)
+    assert text_of(it.chunks()) == text
+
+
+def test_the_settings_of_logits_reach_the_scheduler() -> None:
+    it = driver()
+    it.generate(
+        repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=-0.5, min_tokens=2, bias_token_ids=ids(7),
+        bias=np.array([-3.5], "<f4"), allowed_token_ids=ids(7, 8), bad_words=("a", "b"),
+    )  # fmt: skip
+    it.generate(2)
+    some, none = it.submitted()
+    assert (some.repetition_penalty, some.presence_penalty, some.frequency_penalty) == (1.2, 0.5, -0.5)
+    lists = (some.bias_token_ids, some.bias, some.allowed_token_ids, some.banned_token_ids)
+    a, b = (word_text().tokenizer.encode(letter)[-1] for letter in "ab")
+    assert [column.tolist() for column in lists if column is not None] == [[7], [-3.5], [7, 8], sorted([a, b])]
+    assert (none.repetition_penalty, none.bias_token_ids, none.banned_token_ids) == (1.0, None, None)
+
+
+def test_log_probabilities_come_beside_the_tokens_whose_they_are() -> None:
+    it = driver()
+    it.generate(logprobs=1)
+    (submit,) = it.submitted()
+    assert submit.logprobs == 1
+    one, two, three = [(ABC, -1.0), (X, -0.5)], [(DEF, -2.0), (DEF, -2.0)], [(G, -0.25), (G, -0.25)]
+    it.tokens(submit, 0, [ABC], logprobs=listing(one))
+    it.tokens(submit, 0, [ABC, DEF], logprobs=listing(one, two))  # the first of them for the second time
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is not None
+    assert chunk.logprobs.entries() == [one, two]
+    it.tokens(submit, 2, [G], Finish.LENGTH, logprobs=listing(three))
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is not None
+    assert chunk.logprobs.entries() == [three]
+
+
+def test_behind_a_stop_string_no_log_probabilities_are_told() -> None:
+    it = driver()
+    it.generate(logprobs=0, stop=("DEF",), stream=False)
+    (submit,) = it.submitted()
+    known = [[(token, -1.0)] for token in (ABC, DEF, G)]
+    it.tokens(submit, 0, [ABC, DEF, G], logprobs=listing(*known))
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is not None
+    assert chunk.logprobs.entries() == known[:2]
+
+
+def test_a_request_resubmitted_elsewhere_keeps_the_log_probabilities_that_it_has() -> None:
+    it = driver()
+    it.generate(logprobs=0, stream=False)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC], logprobs=listing([(ABC, -1.0)]))
+    it.scheduler(0, Unattached(5))
+    it.attach()
+    (again,) = it.submitted()
+    assert (again.output.tolist(), again.logprobs) == ([ABC], 0)
+    it.tokens(again, 1, [DEF], Finish.LENGTH, logprobs=listing([(DEF, -2.0)]))
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is not None
+    assert chunk.logprobs.entries() == [[(ABC, -1.0)], [(DEF, -2.0)]]
+
+
+def test_who_asks_for_no_log_probabilities_gets_none() -> None:
+    it = driver()
+    it.generate()
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [ABC], logprobs=listing([(ABC, -1.0)]))
+    (chunk,) = it.chunks()
+    assert chunk.logprobs is None
+
+
+@pytest.mark.parametrize("more", [{"bias_token_ids": ids(300)}, {"bias_token_ids": ids(*[1] * (MOST_TOKEN_IDS + 1))}])
+def test_a_bias_for_what_is_no_token_is_refused(more: dict[str, Any]) -> None:
+    it = driver()
+    it.generate(**more, bias=np.zeros(len(more["bias_token_ids"]), "<f4"))
+    (chunk,) = it.chunks()
+    assert (chunk.finish, chunk.at_fault) == (Finish.REFUSED, "bias_token_ids")
 
 
 def test_a_stop_token_whose_end_comes_in_a_later_row_is_no_text_either() -> None:

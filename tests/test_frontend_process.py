@@ -453,7 +453,9 @@ def test_a_busy_address_is_one_line_and_code_2(tmp_path: Path, model: Path) -> N
 def test_the_users_template_and_sampling_go_before_the_models(tmp_path: Path, model: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text("one {{ messages[0].content }}")
-    (model / "generation_config.json").write_text('{"temperature": 0.5, "top_k": 7, "repetition_penalty": 1.3}')
+    (model / "generation_config.json").write_text(
+        '{"temperature": 0.5, "top_k": 7, "repetition_penalty": 1.3, "typical_p": 0.5}'
+    )
     with StubScheduler(f"ipc://{tmp_path / 'scheduler'}", script, max_model_len=4096, eos=(EOS,)) as scheduler:
         options = ["--chat-template", str(template), "--override-generation-config", '{"temperature": 0.25}']
         process = start(f"ipc://{tmp_path / 'f'}", scheduler.address, model, *options)
@@ -464,12 +466,12 @@ def test_the_users_template_and_sampling_go_before_the_models(tmp_path: Path, mo
         assert isinstance(chat, Submit)
         assert isinstance(prompt, Submit)
         assert chat.prompt.tolist() == prompt.prompt.tolist()
-        assert (chat.temperature, chat.top_k) == (0.25, 7)
+        assert (chat.temperature, chat.top_k, chat.repetition_penalty) == (0.25, 7, 1.3)
         assert (prompt.temperature, prompt.top_k) == (1.0, 2)
         client.close()
         process.terminate()
         _, errors = process.communicate(timeout=5)
-    assert "frontend: generation_config.json asks for what is not honoured: repetition_penalty 1.3\n" in errors
+    assert "frontend: generation_config.json asks for what is not honoured: typical_p 0.5\n" in errors
 
 
 @pytest.mark.parametrize(

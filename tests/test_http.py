@@ -20,7 +20,9 @@ from frontend.http.errors import ApiError
 from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionParameters, parameters
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
+from protocol.fields import Maybe
 from protocol.messages import Generate, Submit
+from scheduler_proc.adjustments import is_adjusted
 from tests.http_driver import HttpDriver
 from tests.tiny_tokenizers import byte_level_tokenizer
 from tests.word_tokenizer import EOS, word, word_text
@@ -299,26 +301,53 @@ async def test_fields_that_nobody_knows_and_the_user_are_passed_over(serve: Serv
 
 WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "max_tokens": [0, -1, -2, 1.5, 5.0, "5", True, [], 2**31, 2**63],
-    "max_completion_tokens": [0, -1, "3", 2**31],
+    "max_completion_tokens": [0, -1, "3", 2**31, 2**70],
     "temperature": [-1, -0.1, 1e300, "1", True, [1]],
     "top_p": [-0.1, 1.5, "0.5", False],
-    "top_k": [-2, 1.5, "5", True, 2**31],
+    "top_k": [-2, 1.5, "5", True, 2**31, 2**70],
     "min_p": [-0.1, 2, "0"],
-    "seed": [2**63, 2**64, -(2**63) - 1, 1.5, "7", True],
+    "seed": [2**63, 2**64, 2**70, -(2**63) - 1, 1.5, "7", True],
     "stop": ["", [""], ["a", ""], 5, [5], {"a": 1}, ["a"] * 65, [["a"]]],
-    "stop_token_ids": [[-1], ["5"], [True], [2**32], 5, [1] * 257, [1.0]],
+    "stop_token_ids": [[-1], ["5"], [True], [2**32], [2**65], 5, [1] * 257, [1.0]],
     "ignore_eos": [1, "true", []],
     "stream": [1, "true", "yes"],
     "stream_options": ["yes", {"include_usage": 1}, {"include_usage": "true"}, {"continuous_usage_stats": True}],
     "model": [5, ["words"], True],
     "n": [0, 2, 10**6, True, "1", 1.5],
-    "logprobs": [True, 0, 5],
+    "top_logprobs": [-1, 21, 5, 1.5, "1", True, 2**70],
     "tools": [[{"type": "function", "function": {"name": "f"}}]],
     "response_format": [{"type": "json_object"}, "text"],
-    "logit_bias": [{"60000": 5}, {"-1": 5}, {"abc": 1}],
-    "presence_penalty": [2, -0.5, True],
-    "repetition_penalty": [1.3, 0],
+    "logit_bias": [
+        {"60000": 5},
+        {"-1": 5},
+        {"abc": 1},
+        {"1": 1000},
+        {"1": -101},
+        {"1": "5"},
+        {"1": None},
+        {"1": True},
+        {"01": 5},
+        {"1.0": 5},
+        {"": 5},
+        {"²": 5},
+        {str(2**65): 5},
+        {"9" * 5000: 5},
+        [1],
+        "1",
+        5,
+        {str(token): 5 for token in range(1025)},
+    ],
+    "presence_penalty": [2.1, -2.1, "1", True, [1]],
+    "frequency_penalty": [2.1, -2.1, "1", True],
+    "repetition_penalty": [0, -1, 101, "1", True],
+    "min_tokens": [-1, 1.5, "5", True, 2**31, 2**70, 63],
+    "allowed_token_ids": [[], [-1], ["5"], [True], [2**65], [VOCABULARY], 5, [1] * 1025],
+    "bad_words": ["a", [""], [5], ["more than a token"], ["a"] * 1025, ["a" * 20_000]],
     "echo": [True, 0],
+}
+WRONG_LOGPROBS: dict[str, list[Any]] = {
+    "completions": [-1, 21, 2**70, True, False, "1", 1.5],
+    "chat/completions": [1, 0, "true", []],
 }
 WRONG_PROMPTS: list[Any] = [
     "", [""], [], [[]], ["a", ""], [[1], []], None, 5, 1.5, True, {}, [1, "a"], ["a", [1]], [[1], "a"], [None], [1.5],
@@ -335,16 +364,22 @@ WRONG_MESSAGES: list[Any] = [
 WRONG = [
     *[(path, name, value) for path in ("completions", "chat/completions") for name, values in WRONG_EVERYWHERE.items()
       for value in values],
+    *[(path, "logprobs", value) for path, values in WRONG_LOGPROBS.items() for value in values],
     *[("completions", "prompt", value) for value in WRONG_PROMPTS],
     *[("chat/completions", "messages", value) for value in WRONG_MESSAGES],
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "temperature", "top_k", "top_p", "min_p", "seed"])
+@pytest.mark.parametrize(
+    "name",
+    ["max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty",
+     "frequency_penalty", "min_tokens"],
+)  # fmt: skip
 def test_numbers_have_the_limits_of_the_message_that_they_go_into(name: str) -> None:
     (declared,) = get_type_hints(Generate, include_extras=True)[name].__metadata__
-    high = declared.kind.high
-    for value in (declared.kind.low, high):
+    kind: Any = declared.kind if isinstance(declared, Maybe) else declared
+    high = kind.high
+    for value in (kind.low, high):
         (ask,) = parameters(CompletionParameters, {"prompt": "a", name: value}).generates()
         assert getattr(ask, name) == value
     with pytest.raises(ApiError):
@@ -403,6 +438,7 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
             "stream_options.continuous_usage_stats: must be false, got true",
             "invalid_type",
         ),
+        ({"logprobs": 21}, "logprobs: must be at most 20, got 21", "integer_above_max_value"),
         ({"stream_options": {}}, 'stream_options: only allowed with "stream": true', "invalid_value"),
         ({"stop": ["a", False]}, 'stop: must be a string or a list of strings, got ["a", false]', "invalid_type"),
         ({"stop": ["a", ""]}, "stop[1]: must not be empty", "invalid_value"),
@@ -431,11 +467,16 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
             "unsupported_parameter",
         ),
         (
-            {"logit_bias": {str(token): 5 for token in range(1000)}},
-            'logit_bias: {"0": 5, "1": 5, "2": 5, "3": 5, "4": 5, "5": 5, "6": 5, "7" … is not supported; leave it '
-            "out, or send null or {}",
+            {"response_format": {str(token): 5 for token in range(1000)}},
+            'response_format: {"0": 5, "1": 5, "2": 5, "3": 5, "4": 5, "5": 5, "6": 5, "7" … is not supported; leave '
+            'it out, or send null or {"type": "text"}',
             "unsupported_parameter",
         ),
+        ({"repetition_penalty": 0}, "repetition_penalty: must be at least 0.01, got 0", "decimal_below_min_value"),
+        ({"presence_penalty": 3}, "presence_penalty: must be at most 2, got 3", "decimal_above_max_value"),
+        ({"logit_bias": {"a": 1}}, 'logit_bias["a"]: must be named by a token id', "invalid_type"),
+        ({"logit_bias": {"5": 101}}, 'logit_bias["5"]: must be from -100 to 100, got 101', "invalid_value"),
+        ({"min_tokens": 17}, "min_tokens: must be at most 16, as many as there may be, got 17", "invalid_value"),
         ({"model": "gpt-4"}, 'there is no model "gpt-4" here; this server serves "words"', "model_not_found"),
     ],
     ids=lambda value: f"{value}"[:40],
@@ -448,6 +489,105 @@ async def test_an_error_says_what_is_allowed_and_shows_what_came_as_json(
     assert (error["message"], error["code"]) == (message, code)
 
 
+def strict(answer: Any) -> Any:
+    """What JSON of the strictest kind holds."""
+
+    def refuse(literal: str) -> None:
+        raise AssertionError(f"{literal} is no JSON")
+
+    return json.loads(answer.text, parse_constant=refuse)
+
+
+async def test_a_completion_tells_log_probabilities_as_openai_does(serve: Serve) -> None:
+    it = serve()
+    body = asked("completions", logprobs=2)
+    told = strict(await it.post("completions", **body))["choices"][0]["logprobs"]
+    assert told == {
+        "tokens": [" one", " two", "</s>"],
+        "token_logprobs": [-0.5] * 3,
+        "top_logprobs": [{"A": -1.0, "B": -2.0, token: -0.5} for token in (" one", " two", "</s>")],
+        "text_offset": [0, 4, 8],
+    }
+    events = await it.events("completions", **body)
+    parts = [event["choices"][0]["logprobs"] for event in events]
+    assert {name: [each for part in parts if part for each in part[name]] for name in told} == told
+    assert (await it.events("completions", **asked("completions")))[0]["choices"][0]["logprobs"] is None
+
+
+async def test_a_chat_tells_log_probabilities_as_openai_does(serve: Serve) -> None:
+    it = serve()
+    body = asked("chat/completions", logprobs=True, top_logprobs=1)
+    told = strict(await it.post("chat/completions", **body))["choices"][0]["logprobs"]
+    top = [{"token": "A", "logprob": -1.0, "bytes": [65]}]
+    assert told == {
+        "content": [
+            {"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": top}
+            for token in (" one", " two", "</s>")
+        ],
+        "refusal": None,
+    }
+    events = await it.events("chat/completions", **body)
+    parts = [event["choices"][0]["logprobs"] for event in events]
+    assert [each for part in parts if part for each in part["content"]] == told["content"]
+    alone = strict(await it.post("chat/completions", **asked("chat/completions", logprobs=True)))
+    assert [each["top_logprobs"] for each in alone["choices"][0]["logprobs"]["content"]] == [[], [], []]
+
+
+@BOTH
+async def test_log_probabilities_are_strict_json_however_low(
+    serve: Serve, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HttpDriver, "listed", lambda self, submit, token: [(token, -9999.0), (word(0), -9999.0)])
+    more = {"logprobs": 1} if path == "completions" else {"logprobs": True, "top_logprobs": 1}
+    assert "-9999.0" in (await serve().post(path, **asked(path, **more))).text
+
+
+async def test_tokens_that_are_pieces_of_a_character_are_told_one_by_one(serve: Serve) -> None:
+    it = serve(lambda submit: [*word_text(*WORDS).tokenizer.encode("é", add_special=False), EOS])
+    body = asked("chat/completions", logprobs=True)
+    events = await it.events("chat/completions", **body)
+    told = [each for event in events for each in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
+    assert bytes(byte for each in told[:2] for byte in each["bytes"]) == "é".encode()
+    assert [each["token"] for each in told[:2]] == ["\ufffd"] * 2
+    assert "".join(text_of("chat/completions", event["choices"][0]) for event in events) == "é"
+
+
+@BOTH
+async def test_the_settings_of_logits_reach_the_scheduler(serve: Serve, path: str) -> None:
+    it = serve()
+    more = {
+        "repetition_penalty": 1.2, "presence_penalty": -2, "frequency_penalty": 2, "min_tokens": 2, "max_tokens": 9,
+        "logit_bias": {"7": -100, "0": 2.5}, "allowed_token_ids": [7, 8], "bad_words": ["a"],
+    }  # fmt: skip
+    assert (await it.post(path, **asked(path, **more))).status_code == 200
+    (submit,) = it.submitted
+    penalties = (submit.repetition_penalty, submit.presence_penalty, submit.frequency_penalty)
+    assert (penalties, submit.min_tokens) == ((1.2, -2.0, 2.0), 2)
+    lists = (submit.bias_token_ids, submit.bias, submit.allowed_token_ids)
+    assert [column.tolist() for column in lists if column is not None] == [[7, 0], [-100.0, 2.5], [7, 8]]
+    assert submit.banned_token_ids is not None
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"logit_bias": {}},
+        {"top_logprobs": 0},
+        {"bad_words": []},
+        {"presence_penalty": 0},
+        {"repetition_penalty": 1},
+        {"min_tokens": 0},
+    ],
+    ids=str,
+)
+async def test_settings_that_ask_for_nothing_adjust_nothing(serve: Serve, path: str, nothing: dict[str, Any]) -> None:
+    it = serve()
+    for more in (nothing, dict.fromkeys(nothing)):
+        assert (await it.post(path, **asked(path, **more))).status_code == 200
+    assert not any(is_adjusted(submit) or submit.logprobs is not None for submit in it.submitted)
+
+
 @pytest.mark.parametrize(("path", "name"), [("completions", "prompt"), ("chat/completions", "messages")])
 async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -> None:
     error = error_of(await serve().post(path), 400)
@@ -456,7 +596,7 @@ async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -
 
 
 async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
-    for names in (["n", "echo", "logprobs"], ["logprobs", "n", "echo"]):
+    for names in (["n", "echo", "priority"], ["priority", "n", "echo"]):
         error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
         assert error["param"] == names[0]
 

@@ -61,9 +61,17 @@ def test_plans_replayed_one_at_a_time_come_to_the_same_tokens_and_the_same_cache
     for request in range(8):
         prompt = [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, 30))]
         temperature = dice.choice([0.0, 0.8])
-        overlapped.submit(
-            submit(request, prompt, 30, temperature=temperature, seed=request, ignore_eos=request % 2 > 0)
+        ask = submit(
+            request,
+            prompt,
+            30,
+            temperature=temperature,
+            seed=request,
+            ignore_eos=request % 2 > 0,
+            presence_penalty=request % 3 / 2,
+            logprobs=request if request % 4 == 1 else None,
         )
+        overlapped.submit(ask)
         if dice.random() < 0.7:
             overlapped.step()
     overlapped.drain()

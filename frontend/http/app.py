@@ -31,7 +31,7 @@ from protocol.messages import Chunk, Finish, Generate
 MOST_CALLS = 4096
 """Requests that arrive or are answered at the same time; more are told to come back."""
 
-_PARAMETERS = {"token_ids": "prompt"}
+_PARAMETERS = {"token_ids": "prompt", "bias_token_ids": "logit_bias"}
 """What the fields of `Generate` that may be at fault are called here, if not the same."""
 
 
@@ -94,7 +94,7 @@ class Api:
         name = self._check_open()  # bodies take their time
         if asked.model is not None:
             self._check_model(asked.model, "model")
-        return asked.generates(), Shape(choices, name, asked.include_usage)
+        return asked.generates(), Shape(choices, name, asked.include_usage, self._core.pieces)
 
     def _check_open(self) -> str:
         """Return the served model's name; raises `ApiError` if no request can be taken now."""

@@ -13,13 +13,29 @@ from frontend.http.errors import INVALID_TYPE, INVALID_VALUE, ApiError
 from frontend.http.unsupported import refuse_unsupported
 from frontend.text_error import shown
 from protocol.fields import INT64_MAX, INT64_MIN
-from protocol.messages import COUNT_MAX, MOST_MESSAGES, MOST_STOP_TOKENS, MOST_STOPS, TEMPERATURE_MAX, Generate
+from protocol.logprobs import MOST_LOGPROBS
+from protocol.messages import (
+    BIAS_MAX,
+    COUNT_MAX,
+    MOST_MESSAGES,
+    MOST_STOP_TOKENS,
+    MOST_STOPS,
+    MOST_TOKEN_IDS,
+    PENALTY_MAX,
+    REPETITION_MAX,
+    REPETITION_MIN,
+    TEMPERATURE_MAX,
+    Generate,
+)
 
 MOST_PROMPTS = 256
 """Prompts of one request: each is a request of its own to the scheduler."""
 
 TOKEN_ID_MAX = 2**32 - 1
 """The highest number of a token that any model may have; the served one has fewer."""
+
+_DIGITS = 20
+"""More of them no token's number has."""
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for completions. A chat may go on to the end of the context."""
@@ -84,6 +100,50 @@ def _stop_token_ids(value: Any) -> list[int]:
     return ids
 
 
+def _allowed(value: Any) -> list[int] | None:
+    if value is None:
+        return None
+    ids = _token_ids(value)
+    if not ids:
+        raise _WrongError("must not be empty")
+    if len(ids) > MOST_TOKEN_IDS:
+        raise _too_many(ids, MOST_TOKEN_IDS, "token ids")
+    return ids
+
+
+def _logit_bias(value: Any) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _not_a("an object of token ids and numbers", value)
+    if len(value) > MOST_TOKEN_IDS:
+        raise _too_many(list(value), MOST_TOKEN_IDS, "token ids")
+    biases: dict[int, float] = {}
+    for name, bias in value.items():
+        at = f"[{shown(name)}]"
+        if not (name.isascii() and name.isdigit() and str(int(name[:_DIGITS])) == name):
+            raise _WrongError("must be named by a token id", at=at, code=INVALID_TYPE)
+        if int(name) > TOKEN_ID_MAX:
+            raise _WrongError(f"must be named by a token id of at most {TOKEN_ID_MAX}", at=at)
+        if type(bias) is not int and type(bias) is not float:
+            raise _not_a("a number", bias, at)
+        if not -BIAS_MAX <= bias <= BIAS_MAX:
+            raise _WrongError(f"must be from {-BIAS_MAX:g} to {BIAS_MAX:g}, got {shown(bias)}", at=at)
+        biases[int(name)] = float(bias)
+    return biases
+
+
+def _bad_words(value: Any) -> tuple[str, ...]:
+    words = [] if value is None else value
+    if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
+        raise _not_a("a list of strings", value)
+    if len(words) > MOST_TOKEN_IDS:
+        raise _too_many(words, MOST_TOKEN_IDS, "strings")
+    if "" in words:
+        raise _WrongError("must not be empty", at=f"[{words.index('')}]")
+    return tuple(words)
+
+
 def _stop(value: Any) -> tuple[str, ...]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
@@ -108,6 +168,8 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(value)
 
 
+_Penalty = Annotated[float | None, Field(ge=-PENALTY_MAX, le=PENALTY_MAX, allow_inf_nan=False)]
+_Logprobs = Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)]
 _Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
 
 
@@ -131,6 +193,13 @@ class Parameters(BaseModel):
     top_k: Annotated[int | None, Field(ge=-1, le=COUNT_MAX)] = None
     top_p: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
     min_p: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
+    repetition_penalty: Annotated[float | None, Field(ge=REPETITION_MIN, le=REPETITION_MAX, allow_inf_nan=False)] = None
+    presence_penalty: _Penalty = None
+    frequency_penalty: _Penalty = None
+    logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias)] = {}
+    allowed_token_ids: Annotated[list[int] | None, PlainValidator(_allowed)] = None
+    bad_words: Annotated[tuple[str, ...], PlainValidator(_bad_words)] = ()
+    min_tokens: Annotated[int | None, Field(ge=0, le=COUNT_MAX)] = None
     seed: Annotated[int | None, Field(ge=INT64_MIN, le=INT64_MAX)] = None
     stop: Annotated[tuple[str, ...], PlainValidator(_stop)] = ()
     stop_token_ids: Annotated[list[int], PlainValidator(_stop_token_ids)] = []
@@ -149,8 +218,15 @@ class Parameters(BaseModel):
         """At most so many tokens; of the two names the newer one wins."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    def mismatch(self) -> tuple[str, str] | None:
+        """Return a parameter that goes with another one only, and what it wants; None if there is none."""
+        if self.stream_options is not None and not self.stream:
+            return "stream_options", 'only allowed with "stream": true'
+        return None
+
     def generate(self, request: int, limit: int | None, **what: Any) -> Generate:
-        """Return the message that asks the core for one answer to `what`: prompt, messages or token_ids."""
+        """Return the message that asks the core for one answer; `what` is a prompt, and what the others have not."""
+        biased = bool(self.logit_bias)
         return Generate(
             request=request,
             **what,
@@ -160,6 +236,14 @@ class Parameters(BaseModel):
             top_k=0 if self.top_k == -1 else self.top_k,  # -1 is vLLM's word for off
             top_p=self.top_p,
             min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            bias_token_ids=np.array(list(self.logit_bias), "<u4") if biased else None,
+            bias=np.array(list(self.logit_bias.values()), "<f4") if biased else None,
+            allowed_token_ids=None if self.allowed_token_ids is None else np.array(self.allowed_token_ids, "<u4"),
+            bad_words=self.bad_words,
+            min_tokens=self.min_tokens or 0,
             seed=self.seed,
             ignore_eos=bool(self.ignore_eos),
             stop=self.stop,
@@ -171,16 +255,17 @@ class Parameters(BaseModel):
 class CompletionParameters(Parameters):
     """POST /v1/completions."""
 
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (True,)}
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (True,), "top_logprobs": (0,)}
+    logprobs: _Logprobs = None
     prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
 
     def generates(self) -> list[Generate]:
         """Return a message for each prompt, numbered as its choice is."""
         limit = DEFAULT_MAX_TOKENS if self.limit is None else self.limit
         return [
-            self.generate(index, limit, prompt=prompt)
+            self.generate(index, limit, prompt=prompt, logprobs=self.logprobs)
             if isinstance(prompt, str)
-            else self.generate(index, limit, token_ids=np.array(prompt, "<u4"))
+            else self.generate(index, limit, token_ids=np.array(prompt, "<u4"), logprobs=self.logprobs)
             for index, prompt in enumerate(self.prompt)
         ]
 
@@ -189,11 +274,20 @@ class ChatParameters(Parameters):
     """POST /v1/chat/completions."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
+    logprobs: bool | None = None
+    top_logprobs: _Logprobs = None
     messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(_messages)]
+
+    def mismatch(self) -> tuple[str, str] | None:
+        """As for all, and the likeliest tokens go with the ones that came."""
+        if self.top_logprobs and not self.logprobs:
+            return "top_logprobs", 'only allowed with "logprobs": true'
+        return super().mismatch()
 
     def generates(self) -> list[Generate]:
         """Return the one message."""
-        return [self.generate(0, self.limit, messages=self.messages)]
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return [self.generate(0, self.limit, messages=self.messages, logprobs=logprobs)]
 
 
 _TYPES = {
@@ -215,9 +309,9 @@ def parameters(kind: type[_Parameters], document: Mapping[str, Any]) -> _Paramet
         asked = kind.model_validate(document)
     except ValidationError as error:
         raise _explained(error.errors(include_url=False)[0]) from None
-    if asked.stream_options is not None and not asked.stream:
-        text = 'stream_options: only allowed with "stream": true'
-        raise ApiError(400, text, param="stream_options", code=INVALID_VALUE)
+    if (mismatch := asked.mismatch()) is not None:
+        name, wants = mismatch
+        raise ApiError(400, f"{name}: {wants}", param=name, code=INVALID_VALUE)
     return asked
 
 
@@ -242,4 +336,5 @@ def _wrong(first: ErrorDetails) -> _WrongError:
 
 def _beyond(words: str, bound: float, value: Any, code: str) -> _WrongError:
     number = "integer" if isinstance(bound, int) else "decimal"  # as the parameter is
-    return _WrongError(f"must be {words} {int(bound)}, got {shown(value)}", code=f"{number}_{code}")
+    limit = int(bound) if bound == int(bound) else bound
+    return _WrongError(f"must be {words} {limit}, got {shown(value)}", code=f"{number}_{code}")

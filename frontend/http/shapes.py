@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from frontend.http.logprobs import characters, of_chat, of_completion
+from frontend.token_pieces import TokenPieces
+from protocol.logprobs import Logprobs
 from protocol.messages import Chunk, Finish
 
 FINISH_REASONS = {Finish.STOP: "stop", Finish.LENGTH: "length"}
@@ -21,17 +24,23 @@ class CompletionChoices:
     whole_object: ClassVar = "text_completion"
     chunk_object: ClassVar = "text_completion"
 
-    def whole(self, index: int, text: str, reason: str) -> dict[str, Any]:
+    def logprobs(self, known: Logprobs, pieces: TokenPieces, offset: int) -> dict[str, Any]:
+        """Return what a choice says of some tokens, the first of which begins at character `offset`."""
+        return of_completion(known, pieces, offset)
+
+    def whole(self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str) -> dict[str, Any]:
         """Return a complete choice."""
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def opening(self, index: int) -> Iterable[dict[str, Any]]:
         """Return what a choice of a stream begins with."""
         return ()
 
-    def news(self, index: int, text: str, reason: str | None) -> Iterable[dict[str, Any]]:
+    def news(
+        self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None
+    ) -> Iterable[dict[str, Any]]:
         """Return what a choice of a stream goes on with."""
-        return ({"index": index, "text": text, "logprobs": None, "finish_reason": reason},)
+        return ({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason},)
 
 
 class ChatChoices:
@@ -41,24 +50,36 @@ class ChatChoices:
     whole_object: ClassVar = "chat.completion"
     chunk_object: ClassVar = "chat.completion.chunk"
 
-    def whole(self, index: int, text: str, reason: str) -> dict[str, Any]:
+    def logprobs(self, known: Logprobs, pieces: TokenPieces, offset: int) -> dict[str, Any]:
+        """Return what a choice says of some tokens."""
+        return of_chat(known, pieces)
+
+    def whole(self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str) -> dict[str, Any]:
         """Return a complete choice."""
         message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
     def opening(self, index: int) -> Iterable[dict[str, Any]]:
         """Return what a choice of a stream begins with."""
         return (self._delta(index, {"role": "assistant", "content": ""}),)
 
-    def news(self, index: int, text: str, reason: str | None) -> Iterable[dict[str, Any]]:
+    def news(
+        self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None
+    ) -> Iterable[dict[str, Any]]:
         """Return what a choice of a stream goes on with: text, then an end without any."""
-        if text:
-            yield self._delta(index, {"content": text})
+        if text or logprobs is not None:
+            yield self._delta(index, {"content": text}, logprobs=logprobs)
         if reason is not None:
             yield self._delta(index, {}, reason)
 
-    def _delta(self, index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+    def _delta(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        reason: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +89,16 @@ class Shape:
     choices: CompletionChoices | ChatChoices
     model: str
     include_usage: bool
+    pieces: TokenPieces
     token: str = field(default_factory=lambda: secrets.token_hex(16))
+    told: dict[int, int] = field(default_factory=dict)  # characters of tokens that log probabilities were told of
     created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
 
     def whole(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
         """Return the answer in one piece; `chunks` are the last of each choice, which have all of its text."""
         choices = [
-            self.choices.whole(chunk.request, chunk.text, FINISH_REASONS[Finish(chunk.finish)]) for chunk in chunks
+            self.choices.whole(chunk.request, chunk.text, self._logprobs(chunk), FINISH_REASONS[Finish(chunk.finish)])
+            for chunk in chunks
         ]
         return self._frame(self.choices.whole_object, choices) | {"usage": usage(chunks)}
 
@@ -85,13 +109,22 @@ class Shape:
     def news(self, chunk: Chunk) -> list[dict[str, Any]]:
         """Return the chunks that tell of the core's; none if no text has become certain."""
         reason = FINISH_REASONS.get(Finish(chunk.finish))
-        if not chunk.text and reason is None:
+        logprobs = self._logprobs(chunk)
+        if not chunk.text and logprobs is None and reason is None:
             return []
-        return [self._chunk([choice]) for choice in self.choices.news(chunk.request, chunk.text, reason)]
+        return [self._chunk([choice]) for choice in self.choices.news(chunk.request, chunk.text, logprobs, reason)]
 
     def closing(self, chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
         """Return what follows the last choice's end: the token counts, if they were asked for."""
         return [self._chunk([]) | {"usage": usage(chunks)}] if self.include_usage else []
+
+    def _logprobs(self, chunk: Chunk) -> dict[str, Any] | None:
+        known = chunk.logprobs
+        if known is None or not len(known):
+            return None
+        offset = self.told.get(chunk.request, 0)
+        self.told[chunk.request] = offset + characters(known, self.pieces)
+        return self.choices.logprobs(known, self.pieces, offset)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         frame = self._frame(self.choices.chunk_object, choices)
