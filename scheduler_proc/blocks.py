@@ -26,7 +26,6 @@ class BlockPool:
         self.total = total
         self.block_size = block_size
         self.free = total  # blank and cached ones: what can be taken
-        self.evicted = 0
         self._index = index
         self._stack = np.arange(total, 0, -1, dtype=np.int32)
         self._blank = total
@@ -47,6 +46,12 @@ class BlockPool:
         blocks = self._stack[self._blank : self._blank + count][::-1].copy()
         self._uses[blocks] = 1
         return blocks
+
+    def clear_ahead(self, count: int) -> None:
+        """Let cached blocks give way now to the next `take` of so many, as far as there are any."""
+        missing = min(count - self._blank, len(self._cached))
+        if missing > 0:
+            self._evict(missing)
 
     def share(self, blocks: NDArray[np.int32]) -> None:
         """Let the caller use blocks, too, that were found in the index; each is to be given back as if taken."""
@@ -81,7 +86,6 @@ class BlockPool:
         blocks = self._cached.take(count)
         self._index.forget(blocks)
         self._push(blocks)
-        self.evicted += count
 
     def _push(self, blocks: NDArray[np.int32]) -> None:
         self._stack[self._blank : self._blank + len(blocks)] = blocks

@@ -23,7 +23,7 @@ class SchedulingConfig:
     )
     lockstep: bool = option("one plan at a time, so that nothing overlaps: --max-plans-in-flight 1", False)
     enable_prefix_caching: bool = option(
-        "keep the KV of requests that ended, for those that begin with the same tokens", True
+        "compute no KV that a request with the same first tokens has left behind (the default)", True
     )
     step_timeout: float = option("seconds after which a step is taken to hang, and /health says so", 30.0, "SECONDS")
 

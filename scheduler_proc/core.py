@@ -243,8 +243,8 @@ class Scheduler:
                 self._wait_again(request)
 
     def catch_up(self) -> None:
-        """Do what can wait until plans are on their way: make known what was computed. Else it delays a later plan."""
-        self._running.cache.catch_up()
+        """Do what can wait until plans are on their way, and would else delay a later one."""
+        self._running.catch_up()
 
     # ------------------------------------------------------------------ leaving
 

@@ -86,6 +86,13 @@ class Running:
         slots.table_len[needy] += 1
         return index, blocks
 
+    def catch_up(self) -> None:
+        """Do now what would else be done while the device waits: name blocks, and clear those needed next."""
+        slots = self.slots
+        self.cache.catch_up()
+        growing = np.flatnonzero(slots.live & (slots.planned_len + 1 < slots.final_len)).astype(np.int32)
+        self.blocks.clear_ahead(len(self.needy(growing)))
+
     def append(self, rows: NDArray[np.int32], token: NDArray[np.uint32], now: float) -> NDArray[np.int32]:
         """Add a settled token to each of some slots; return the lengths that they had before."""
         slots = self.slots

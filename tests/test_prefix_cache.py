@@ -284,6 +284,27 @@ def test_a_requests_own_cached_blocks_are_not_free_for_it_to_take() -> None:
     assert [loop.tokens(ask.request) for ask in asks] == [solo(ask) for ask in asks]
 
 
+def test_blocks_for_the_next_step_are_cleared_while_the_device_computes() -> None:
+    loop = CoreLoop(opened(slots=2, blocks=16, max_model_len=64), 1)
+    for request in (1, 2, 3):
+        served(loop, submit(request, text(21, seed=request), 1))
+    pool = loop.scheduler._running.blocks
+    asks = [submit(request, text(7, seed=request), 20, ignore_eos=True) for request in (4, 5)]
+    for ask in asks:
+        loop.submit(ask)
+    loop.step()
+    before = len(pool._cached)
+    while loop.scheduler.running:
+        loop.scheduler.catch_up()
+        loop.scheduler.check()
+        kept = len(pool._cached)
+        assert loop.plan() is None or len(pool._cached) == kept, "a plan has taken the time to clear blocks"
+        loop.settle()
+    loop.drain()
+    assert kept < before - 4
+    assert [loop.tokens(ask.request) for ask in asks] == [solo(ask) for ask in asks]
+
+
 def test_what_could_not_be_found_is_not_kept() -> None:
     loop = CoreLoop(opened(slots=2, blocks=16, max_model_len=64), 1)
     long = submit(2, [7], 40, ignore_eos=True)
