@@ -28,6 +28,7 @@ class _Layout:
     make: Callable[..., Message]
     kinds: tuple[tuple[str, Kind], ...]
     optional: frozenset[str]
+    silent: frozenset[str]  # of these, those for which absent and None are the same: most plans have many of them
     unfolding: tuple[str, ...]  # the fields with lists and maps in them, which have to be counted
     check: Callable[[Any], None] | None
 
@@ -36,8 +37,9 @@ def _layout(message_type: type[Message]) -> _Layout:
     hints = get_type_hints(message_type, include_extras=True)
     kinds = tuple((name, hint.__metadata__[0]) for name, hint in hints.items())
     optional = frozenset(field.name for field in fields(message_type) if field.default is not MISSING)
+    silent = frozenset(field.name for field in fields(message_type) if field.default is None)
     unfolding = tuple(name for name, kind in kinds if _unfolds(kind))
-    return _Layout(message_type, kinds, optional, unfolding, getattr(message_type, "check", None))
+    return _Layout(message_type, kinds, optional, silent, unfolding, getattr(message_type, "check", None))
 
 
 def _unfolds(kind: Kind) -> bool:
@@ -97,7 +99,9 @@ def encode(message: Message) -> bytes:
         _Items().of_message(layout, message)
     try:
         for field, kind in layout.kinds:
-            wire[field] = kind.pack(getattr(message, field))
+            value = getattr(message, field)
+            if value is not None or field not in layout.silent:
+                wire[field] = kind.pack(value)
     except ProtocolError as error:
         raise ProtocolError(f"{name}.{field}: {error}") from None
     if layout.check is not None:

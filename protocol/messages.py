@@ -258,7 +258,8 @@ class Plan:
         """The columns about adjusted slots; None if there are none. Raises `ProtocolError` if some are missing."""
         slot, penalty, free_from, notes = self.adjust_slot, self.penalty, self.free_from, self.notes
         note, token, bias = self.note, self.note_token, self.bias
-        if all(column is None for column in (slot, penalty, free_from, notes, note, token, bias)):
+        no_slots = slot is None and penalty is None and free_from is None and notes is None
+        if no_slots and note is None and token is None and bias is None:
             return None
         if slot is None or penalty is None or free_from is None or notes is None:
             raise ProtocolError("of the columns about adjusted slots some are missing")

@@ -256,6 +256,11 @@ def test_optional_fields_may_be_absent() -> None:
     assert got == Generate(request=1, prompt="hello")
 
 
+def test_what_is_none_and_may_be_absent_takes_no_room() -> None:
+    assert wire_of(Generate(1, prompt="x")).keys().isdisjoint({"messages", "token_ids", "seed", "bias", "logprobs"})
+    assert wire_of(plan(2)).keys().isdisjoint({"adjust_slot", "penalty", "note", "bias", "listed"})
+
+
 def test_a_member_of_an_enumeration_travels_as_its_number() -> None:
     chunk = Chunk(1, "x", np.zeros(0, "<u4"), Finish.STOP, "", 1, 1)
     assert wire_of(chunk)["finish"] == 1
