@@ -23,7 +23,7 @@ def engine_of(folder: Path, kind: str = "grouped queries", **options: object) ->
     return poisoned_engine(save(model, folder), **usual | options)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_prompts_that_begin_alike_give_the_tokens_of_solo_runs(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     size = dice.choice([3, 4, 16])
@@ -57,7 +57,7 @@ def test_prompts_that_begin_alike_give_the_tokens_of_solo_runs(tmp_path: Path, s
 
 
 @pytest.mark.parametrize(
-    "kind", ["grouped queries", "Ministral", "a window in two of three layers, a scale of its own", "sinks"]
+    "kind", ["grouped queries", "Ministral", "a window in two of three layers, a scale of its own"]
 )
 def test_whole_blocks_sent_twice_and_an_answer_sent_back_give_the_same_tokens(tmp_path: Path, kind: str) -> None:
     engine = engine_of(tmp_path, kind)

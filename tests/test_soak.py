@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from pathlib import Path
 
 import psutil
@@ -32,9 +33,10 @@ class Soak(RealLoop):
     def __init__(self, engine: Engine, dice: random.Random) -> None:
         super().__init__(engine, credit=2)
         self.dice = dice
+        self.stem = [dice.randrange(3, VOCAB) for _ in range(30)]
         self.asks: dict[int, Submit] = {}
         self.ended: dict[Finish, int] = dict.fromkeys(Finish, 0)
-        self.remembered: list[tuple[Submit, Received]] = []
+        self.remembered: deque[tuple[Submit, Received]] = deque(maxlen=REMEMBERED)
         self.arrived = 0
 
     def plan(self) -> Plan | None:
@@ -48,7 +50,7 @@ class Soak(RealLoop):
             told, ask = self.received.pop(request), self.asks.pop(request)
             self.ended[told.finish] += 1
             whole = told.finish in (Finish.STOP, Finish.LENGTH)
-            if whole and self.dice.random() < 0.05 and len(self.remembered) < REMEMBERED:
+            if whole and self.dice.random() < 0.25:
                 self.remembered.append((ask, told))
 
     def turn(self) -> None:
@@ -66,6 +68,8 @@ class Soak(RealLoop):
         dice = self.dice
         self.arrived += 1
         prompt = [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, 60))]
+        if dice.random() < 0.5:
+            prompt[:30] = self.stem[: min(30, len(prompt))]
         heat = dice.choice([0.0, 0.8])
         ask = submit(
             self.arrived,
@@ -110,6 +114,7 @@ def test_nothing_piles_up_and_no_token_changes_under_any_load(tmp_path: Path, de
     assert soak.scheduler.free_blocks == engine.blocks
     assert soak.scheduler.outstanding_tokens == 0
     assert soak.scheduler.counters.preemptions, "the pool was never short"
+    assert soak.scheduler.counters.cached_tokens, "nothing was shared"
     assert not soak.scheduler.counters.failed_steps
     assert all(soak.ended[finish] for finish in (Finish.STOP, Finish.LENGTH, Finish.ABORT))
     assert not soak.ended[Finish.ERROR]
