@@ -32,9 +32,7 @@ def wrong_name(name: str) -> str:
 class TimelineConfig:
     """What is recorded, and where to."""
 
-    timeline: str | None = option(
-        "record from start to end into this new .json or .json.gz file", None, "FILE"
-    )
+    timeline: str | None = option("record from start to end into this new .json or .json.gz file", None, "FILE")
     timeline_dir: str = option("where recordings are put that are started while serving", "timelines", "DIRECTORY")
     timeline_max_mib: float = option("MiB at which a recording ends by itself", 1024.0, "MIB")
 
