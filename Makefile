@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed-from-pyproject
+DEV_STAMP := $(VENV)/.installed-for-development
 
 # What is installed before the rest, as pip's arguments: this decides whether torch is a build for the CPU or for CUDA.
 # Empty: whatever build of torch pip chooses by itself.
@@ -21,7 +22,7 @@ FIRST_PROMPT ?= What is the capital of France?
 # launch.py takes the shell's place: Ctrl-C is for it alone to answer, and make has nothing to complain about.
 run: $(STAMP)
 	@$(if $(findstring --model,$(ARGS)),:,$(BIN)/python -m checkpoint >/dev/null)
-	@exec $(BIN)/python launch.py --first-prompt "$(FIRST_PROMPT)" $(ARGS)
+	@exec $(BIN)/python launch.py $(if $(findstring --prompt,$(ARGS)),,--first-prompt "$(FIRST_PROMPT)") $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -m "not long and not gpu" $(ARGS)
@@ -29,27 +30,33 @@ test: lint
 test-long: lint
 	$(BIN)/python -m pytest --hypothesis-profile=long $(ARGS)
 
-lint: $(STAMP)
+lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(STAMP)
+format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: $(STAMP)
 	$(BIN)/python -m bench scheduler $(ARGS)
 
-install: $(STAMP)
+install: $(DEV_STAMP)
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || test -n "$(PYTHON)" || \
 		{ echo "no python3 of version 3.11 or 3.12 with the venv module was found; name one with PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo 'installing into $(VENV): a minute or two; several GB if pip chooses a CUDA build of torch (README, "Which torch")' >&2
+	@echo 'installing into $(VENV): some minutes, 1.5 GB; more if pip chooses a CUDA build of torch (README, "Which torch")' >&2
 	$(if $(strip $(TORCH)),@$(PIP_INSTALL) $(TORCH))
-	@$(PIP_INSTALL) -e '.[dev]'
+	@$(PIP_INSTALL) --config-settings editable_mode=compat -e '.[draw]'
+	@touch $@
+
+# What tests need and users do not.
+$(DEV_STAMP): $(STAMP)
+	@echo 'installing what the tests need, 1 GB: a minute or two' >&2
+	@$(PIP_INSTALL) --config-settings editable_mode=compat -e '.[dev]'
 	@touch $@
 
 # Caches and build leftovers. The environment stays; to make it anew, delete .venv.

@@ -192,9 +192,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     address = run.address("clients") if launch.needs_no_address else launch.zmq
     family = Family()
     family.selector.register(stop, selectors.EVENT_READ)
+    served = False
     try:
         start_all(family, launch, serve, engine, scheduling, text, timeline, run, address)
-        if wait_until_ready(family, stop, launch.start_timeout, tell):
+        served = wait_until_ready(family, stop, launch.start_timeout, tell)
+        if served:
             prompt = launch.prompt or launch.first_prompt
             if prompt is not None:
                 ask(family, launch, address, prompt, stop, tell)
@@ -215,7 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run.remove()
         if stop.is_set and launch.prompt is None:
             tell("stopped", "every process has ended")
-        if timeline.timeline is not None and Path(timeline.timeline).exists():
+        if timeline.timeline is not None and not served:
+            Path(timeline.timeline).unlink(missing_ok=True)  # of a start that failed there is nothing to see
+        elif timeline.timeline is not None and Path(timeline.timeline).exists():
             tell("recorded", f"python -m timeline report {shlex.quote(timeline.timeline)} says where the time went")
         tell.end()
     interrupted = launch.prompt is not None and stop.is_set

@@ -67,3 +67,11 @@ def test_the_default_model_is_fetched_unless_another_one_is_asked_for(environmen
     python.write_text(PYTHON.replace("sys.stdout", "sys.stderr"))  # what is fetched is no news, but errors are
     assert "called with -m checkpoint\n" in make_run_until_ctrl_c(environment, "ARGS=--max-model-len 99")
     assert "checkpoint" not in make_run_until_ctrl_c(environment, "ARGS=--max-model-len 99 --model=mine")
+
+
+def test_a_prompt_of_the_users_own_takes_the_place_of_the_first_one(environment: Path) -> None:
+    python = environment / "bin" / "python"
+    python.write_text(PYTHON.replace("signal.sigwait([signal.SIGINT])", "pass"))
+    command = ["make", "run", f"VENV={environment}", "ARGS=--prompt hi"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert "called with launch.py --prompt hi\n" in run.stdout

@@ -208,6 +208,14 @@ def test_what_cannot_be_written_is_said_before_anything_starts(tmp_path: Path, a
         assert time.monotonic() - began < 30
 
 
+def test_a_start_that_fails_leaves_no_recording(tmp_path: Path, address: str, model: str) -> None:
+    file = tmp_path / "trace.json"
+    with launched(*started(address, model, tmp_path, f"--timeline={file}", "--kv-cache-blocks=1")) as run:
+        assert run.end(60) == 2, run.said
+        assert "recorded" not in run.said
+    assert not file.exists()
+
+
 def test_nothing_is_recorded_unless_it_is_wanted(tmp_path: Path, address: str, model: str) -> None:
     with launched(*started(address, model, tmp_path)) as run:
         run.wait_for("serving")

@@ -31,6 +31,7 @@ from protocol.sockets import PULSE_SECONDS, PeerGoneError, bind_router, receive_
 from protocol.stop_signal import StopSignal
 from timeline.collector import CLOSING_SECONDS, Collector, Said
 from timeline.config import CollectorConfig, TimelineConfig
+from timeline.errors import TraceError
 from timeline.link import this_host
 from timeline.recorder import nanoseconds
 
@@ -110,13 +111,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     lifeline = Lifeline("timeline", config.lifeline)
     stop = StopSignal()
-    collector = Collector(this_host(), Path(timeline.timeline_dir), int(timeline.timeline_max_mib * 2**20))
+    directory = Path(timeline.timeline_dir).absolute()  # it is told to those who stand elsewhere
+    collector = Collector(this_host(), directory, int(timeline.timeline_max_mib * 2**20))
     with zmq.Context() as context:
         try:
             router = bind_router(context, config.bind)
             if timeline.timeline is not None:
-                collector.start(Path(timeline.timeline), nanoseconds())
-        except ProtocolError as error:
+                timeline.check()
+                collector.start(Path(timeline.timeline).absolute(), nanoseconds())
+        except (ProtocolError, TraceError) as error:
             lifeline.failed(str(error))
             return 2
         except OSError as error:

@@ -32,9 +32,7 @@ def wrong_name(name: str) -> str:
 class TimelineConfig:
     """What is recorded, and where to."""
 
-    timeline: str | None = option(
-        "record from start to end into this .json or .json.gz file (an older one is replaced)", None, "FILE"
-    )
+    timeline: str | None = option("record from start to end into this new .json or .json.gz file", None, "FILE")
     timeline_dir: str = option("where recordings are put that are started while serving", "timelines", "DIRECTORY")
     timeline_max_mib: float = option("MiB at which a recording ends by itself", 1024.0, "MIB")
 
@@ -46,10 +44,16 @@ class TimelineConfig:
             raise ValueError(f"--timeline-max-mib must be more than 0 and finite, got {self.timeline_max_mib}")
 
     def check(self) -> None:
-        """Raise `TraceError` if the file can't be written: before anything starts that takes long."""
+        """Raise `TraceError` if the file can't be made: before anything starts that takes long.
+
+        Whatever is there already is left alone, as by a recording that is started while serving.
+        """
         if self.timeline is not None:
             try:
-                os.close(os.open(self.timeline, os.O_CREAT | os.O_WRONLY | os.O_NONBLOCK, 0o644))  # a pipe would block
+                os.close(os.open(self.timeline, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+                os.unlink(self.timeline)
+            except FileExistsError:
+                raise TraceError(f"--timeline {self.timeline} is there already: name a new file") from None
             except OSError as error:
                 raise TraceError(f"--timeline {self.timeline}: {error.strerror}") from None
 
