@@ -201,7 +201,10 @@ def main() -> None:
     quiet.disable_progress_bar()
     path, dtype, device, compile_level, max_batch_tokens = sys.argv[1:]
     answers, sys.stdout = sys.stdout, sys.stderr
-    batcher = Batcher(Path(path), dtype, device, int(compile_level), int(max_batch_tokens))
+    try:
+        batcher = Batcher(Path(path), dtype, device, int(compile_level), int(max_batch_tokens))
+    except Exception as error:  # too little memory, most of all, or a model that it does not know
+        sys.exit(f"transformers: {type(error).__name__}: {error}")
     for line in sys.stdin:
         ask = json.loads(line)
         answer: dict[str, Any]
