@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 
-from bench import headline, recording, scheduler, simulate, throughput
+from bench import decode, headline, recording, scheduler, simulate, throughput
 from bench.contestant import BenchmarkError
 from checkpoint import CheckpointError
 from protocol.errors import ProtocolError
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "throughput": throughput,
     "recording": recording,
     "headline": headline,
+    "decode": decode,
 }
 
 

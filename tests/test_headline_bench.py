@@ -61,7 +61,7 @@ def test_everybody_does_the_workload_in_turns_and_their_steps_are_timed(
 
 
 def test_what_lies_between_steps_is_idle_and_windows_are_early_and_late() -> None:
-    start = np.arange(2001) * 0.01
+    start = np.linspace(0.0, 20.0, 2001)
     start[1000:] += 1.0
     end = start + np.where(np.arange(2001) < 1000, 0.009, 0.006)
     steps = StepTimes(start, end)

@@ -35,8 +35,10 @@ BESIDE_THE_WORKER = {
     "bench/continuous_peer.py",
     "bench/flash_stand_in.py",
     "bench/append_paged.py",
+    "bench/decode_steps.py",
+    "bench/bandwidth.py",
 }
-"""To be measured against; they run in processes of their own."""
+"""What the worker is measured against, in processes of its own, and what measures its engine without any other."""
 
 START_WITHOUT_TORCH = [
     "protocol",
