@@ -1,9 +1,10 @@
-"""Stepahead without text: a worker, a scheduler and one client that has token ids, each in a process of its own.
+"""Stepahead piece by piece: a worker, a scheduler, and clients with or without a frontend, in processes of their own.
 
 The worker is loaded once. Each run has a scheduler of its own before it, so that runs with and without overlap compute
 with the same weights in the same memory; and each is recorded, from before its first step to behind its last.
 
-    worker ◄── scheduler, for one run ◄── Bare.run: all requests at once, every delta is counted
+    worker ◄── scheduler, for one run ◄─┬─ run: one client that has token ids, in this process
+       │              │                 └─ frontend ◄── stream: several clients, every token as text
        └──────────────┴──► collector: when the device computed
 """
 
@@ -11,19 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench.contestant import BenchmarkError
 from bench.step_times import StepTimes, from_timeline
+from bench.streaming_clients import StreamingClients
 from bench.thin import Answered, ThinClient
 from bench.workload import Workload
+from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.endpoints import PrivateDirectory
 from protocol.messages import StartTimeline, StopTimeline, TimelineState
 from protocol.options import to_arguments
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
-from stepahead.family import Child, Family, StartError
+from stepahead.family import INSIST_SECONDS, Child, Family, StartError
 from stepahead.progress import Progress
 from timeline.ask import ask
 from timeline.config import CollectorConfig, TimelineConfig
@@ -31,15 +34,6 @@ from timeline.errors import TraceError
 
 START_SECONDS = 900.0
 END_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One run: what the client saw of it, and what the device did."""
-
-    answered: Answered
-    steps: StepTimes
-    timeline: Path
 
 
 class Bare:
@@ -55,6 +49,7 @@ class Bare:
         self._recordings = Path(self._directory.path) if timelines is None else timelines
         self._worker = self._directory.address("worker")
         self._collector = self._directory.address("timeline")
+        self._model = engine.model
         self._runs = 0
         self._family = Family()
         try:
@@ -70,26 +65,58 @@ class Bare:
         self._start("worker", "gpu_worker", to_arguments(worker, engine))
         self._wait()
 
-    def run(self, name: str, workload: Workload, scheduling: SchedulingConfig) -> Recorded:
-        """Do a workload with a new scheduler; raises `BenchmarkError` if an answer has not the length it should have.
+    def run(self, name: str, scheduling: SchedulingConfig, workload: Workload) -> tuple[Answered, StepTimes]:
+        """Do a workload with a new scheduler; return what the client saw, and what the device did.
 
-        The recording is called by `name` and a number.
+        The recording is called by `name` and a number. Raises `BenchmarkError` if an answer has the wrong length.
         """
+        with self._scheduler(scheduling) as address, ThinClient(address) as client:
+            return self._recorded(name, lambda: client.run(workload))
+
+    def stream(
+        self, name: str, scheduling: SchedulingConfig, workload: Workload, clients: int
+    ) -> tuple[Answered, StepTimes]:
+        """As `run`, but with a new frontend, too, and every token streamed as text to `clients` processes."""
+        with (
+            self._scheduler(scheduling) as scheduler,
+            self._frontend(scheduler) as address,
+            StreamingClients(address, clients) as readers,
+        ):
+            return self._recorded(name, lambda: readers.run(workload))
+
+    @contextlib.contextmanager
+    def _scheduler(self, scheduling: SchedulingConfig) -> Iterator[str]:
+        """Yield the address of a scheduler that has the worker until it is left."""
         self._runs += 1
         address = self._directory.address(f"scheduler-{self._runs}")
         config = SchedulerConfig(bind=address, worker=(self._worker,), timeline=self._collector)
-        scheduler = self._start("scheduler", "scheduler_proc", to_arguments(config, scheduling))
+        with self._for_now("scheduler", "scheduler_proc", to_arguments(config, scheduling)):
+            yield address
+
+    @contextlib.contextmanager
+    def _frontend(self, scheduler: str) -> Iterator[str]:
+        """Yield the address for clients of a frontend."""
+        address = self._directory.address(f"clients-{self._runs}")
+        config = FrontendConfig(scheduler=(scheduler,), bind=address, model=self._model, timeline=self._collector)
+        with self._for_now("frontend", "frontend", to_arguments(config, TextConfig(), ServeConfig(http=False))):
+            yield address
+
+    @contextlib.contextmanager
+    def _for_now(self, name: str, module: str, arguments: Sequence[str]) -> Iterator[None]:
+        child = self._start(name, module, arguments)
         try:
             self._wait()
-            with ThinClient(address) as client:
-                file = self._said(StartTimeline(1, f"{name}-{self._runs}.json.gz")).file
-                answered = client.run(workload)
-                state = self._said(StopTimeline(2))
+            yield
         finally:
-            self._end(scheduler)
+            self._end(child)
+
+    def _recorded(self, name: str, work: Callable[[], Answered]) -> tuple[Answered, StepTimes]:
+        file = self._said(StartTimeline(1, f"{name}-{self._runs}.json.gz")).file
+        answered = work()
+        state = self._said(StopTimeline(2))
         if state.problem:
             raise BenchmarkError(state.problem)
-        return Recorded(answered, from_timeline(Path(file)), Path(file))
+        return answered, from_timeline(Path(file))
 
     def _said(self, question: StartTimeline | StopTimeline) -> TimelineState:
         try:
@@ -97,7 +124,7 @@ class Bare:
         except TraceError as error:
             raise BenchmarkError(str(error)) from None
 
-    def _start(self, name: str, module: str, arguments: list[str]) -> Child:
+    def _start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
         try:
             self._family.start(name, module, arguments)
         except StartError as error:
@@ -115,11 +142,12 @@ class Bare:
                 raise BenchmarkError(f"not ready within {START_SECONDS:g} s")
 
     def _end(self, child: Child) -> None:
-        """End one process, which gives the worker back."""
-        child.ask_to_end()
-        if not child.ended(END_SECONDS):
-            child.process.kill()
-            child.process.wait()
+        """End one process; nothing is under way any more."""
+        deadline = time.monotonic() + END_SECONDS
+        while not child.ended(INSIST_SECONDS) and time.monotonic() < deadline:
+            child.ask_to_end()  # a frontend that has drained waits to be asked again
+        child.process.kill()
+        child.process.wait()
         with contextlib.suppress(KeyError):  # it is gone by itself, and was heard to be
             self._family.selector.unregister(child.pipes.status)
         child.pipes.close()

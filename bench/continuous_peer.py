@@ -1,8 +1,8 @@
 """transformers' continuous batching in a process of its own, with and without its overlap, step by step.
 
 `python -m bench.continuous_peer MODEL DTYPE DEVICE COMPILE_LEVEL MAX_BATCH_TOKENS` makes the model with random weights
-and answers lines of JSON on standard input: {"mode", "prompts", "output_lengths"} with {"first", "last", "start",
-"end"}, in seconds, or with {"error"}.
+and answers lines of JSON on standard input: {"mode", "encoding", "prompts", "output_lengths"} with {"first",
+"last", "start", "end"}, in seconds, or with {"error"}.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -25,9 +27,14 @@ from bench.step_times import StepTimes
 from bench.thin import Answered
 from bench.workload import Workload
 
-MODES = SYNC, ASYNC = ("sync", "async")
+SYNC, ASYNC = ("sync", "async")
 PAGE_SIZE = 256
 """Tokens in a block of its cache, as it is unless somebody changes it."""
+
+
+def modes_on(device: str) -> tuple[str, ...]:
+    """Return the modes that there are; async, the last one, needs a GPU."""
+    return (SYNC, ASYNC) if device == "cuda" else (SYNC,)
 
 
 class ContinuousPeer:
@@ -46,11 +53,15 @@ class ContinuousPeer:
             start_new_session=True,  # a terminal's Ctrl-C is for the benchmark to answer
         )
 
-    def run(self, mode: str, workload: Workload) -> tuple[Answered, StepTimes]:
-        """Have it do a workload in one of `MODES`; raises `BenchmarkError` if an answer has the wrong length."""
+    def run(self, mode: str, workload: Workload, *, encoding: bool = False) -> tuple[Answered, StepTimes]:
+        """Have it do a workload in a mode; raises `BenchmarkError` if an answer has the wrong length.
+
+        With `encoding`, a thread of the process makes JSON of every token, as a server would that streams them.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        ask = {"mode": mode, "prompts": workload.prompts, "output_lengths": workload.output_lengths}
+        work = {"prompts": workload.prompts, "output_lengths": workload.output_lengths}
+        ask = {"mode": mode, "encoding": encoding, **work}
         try:
             self._process.stdin.write(json.dumps(ask) + "\n")
             self._process.stdin.flush()
@@ -94,7 +105,7 @@ class Batcher:
 
             put_in(self._model, *kernels(config, torch.device(device)))
 
-    def run(self, mode: str, prompts: list[list[int]], lengths: list[int]) -> dict[str, Any]:
+    def run(self, mode: str, encoding: bool, prompts: list[list[int]], lengths: list[int]) -> dict[str, Any]:
         """Do requests that are all there at the beginning."""
         import transformers
         from transformers.generation.configuration_utils import ContinuousBatchingConfig
@@ -117,7 +128,8 @@ class Batcher:
             self._model.continuous_batching_context_manager(
                 generation_config=settings, continuous_batching_config=batching, workload_hints=hints
             ) as manager,
-            watched(self._cuda) as marks,  # inside: its warm-up is over
+            encoder(len(prompts) if encoding else 0) as computed,
+            watched(self._cuda, computed) as marks,  # inside: its warm-up is over
         ):
             wanted = {
                 manager.add_request(prompt, max_new_tokens=length, record_timestamps=True): length
@@ -147,8 +159,32 @@ def _moments(manager: Any, wanted: dict[str, int]) -> tuple[float, float]:
 
 
 @contextmanager
-def watched(cuda: bool) -> Iterator[list[tuple[Any, Any]]]:
-    """Yield a list that gets two marks for each batch, as it is computed: CUDA events, or moments on a CPU."""
+def encoder(chunks: int) -> Iterator[Callable[[], None]]:
+    """Yield what is to be called after each batch: a thread then makes JSON of so many chunks of streamed answers."""
+    batches: SimpleQueue[bool] = SimpleQueue()
+    chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "model"}
+    choice = {"index": 0, "delta": {"content": " word"}, "finish_reason": None}
+
+    def encode() -> None:
+        while batches.get():
+            for _ in range(chunks):
+                json.dumps({**chunk, "choices": [choice]})
+
+    thread = threading.Thread(target=encode, daemon=True)
+    thread.start()
+    try:
+        yield lambda: batches.put(True)
+    finally:
+        batches.put(False)
+        thread.join()
+
+
+@contextmanager
+def watched(cuda: bool, computed: Callable[[], None]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yield a list that gets two marks for each batch, as it is computed: CUDA events, or moments on a CPU.
+
+    `computed` is called after each, as soon as it was launched.
+    """
     import torch
     from transformers.generation.continuous_batching.model_runner import ModelRunner
 
@@ -168,6 +204,7 @@ def watched(cuda: bool) -> Iterator[list[tuple[Any, Any]]]:
         began = mark(stream)
         result = compute(self, *arguments, **named)
         marks.append((began, mark(stream)))
+        computed()
         return result
 
     runner.compute_batch = compute_batch
@@ -209,7 +246,7 @@ def main() -> None:
         ask = json.loads(line)
         answer: dict[str, Any]
         try:
-            answer = batcher.run(ask["mode"], ask["prompts"], ask["output_lengths"])
+            answer = batcher.run(ask["mode"], ask["encoding"], ask["prompts"], ask["output_lengths"])
         except Exception as error:  # what a version or a device can't do is for the benchmark to tell
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)

@@ -48,7 +48,9 @@ def test_everybody_does_the_workload_in_turns_and_their_steps_are_timed(
             assert part["milliseconds_a_step"] > 0
             assert 0 <= part["idle_share"] < 1
     speeds = [report["runs"][name][0]["tokens_per_second"] for name in names]
-    assert report["ratios"] == {name: [speeds[0] / speed] for name, speed in zip(names[1:], speeds[1:], strict=True)}
+    assert report["ratios"] == {
+        f"stepahead / {name}": [speeds[0] / speed] for name, speed in zip(names[1:], speeds[1:], strict=True)
+    }
     assert sorted(file.name.partition("-")[0] for file in kept.iterdir()) == [
         "lockstep",
         "lockstep",
@@ -127,7 +129,7 @@ def test_transformers_uses_the_kernels_that_are_put_in(tmp_path: Path) -> None:
         return torch.zeros_like(q)
 
     put_in(batcher._model, varlen, with_kvcache(_attend, _append))
-    answer = batcher.run(SYNC, [[1] * 5, [2] * 3], [4, 6])
+    answer = batcher.run(SYNC, False, [[1] * 5, [2] * 3], [4, 6])
     assert len(answer["start"]) == len(answer["end"]) >= 6
     assert answer["first"] < answer["last"]
     assert sum(seen) >= 5 + 3 + 3 + 5
@@ -137,7 +139,7 @@ def test_no_batch_is_watched_any_more_when_a_run_is_over() -> None:
     from transformers.generation.continuous_batching.model_runner import ModelRunner
 
     own = ModelRunner.compute_batch
-    with watched(cuda=False):
+    with watched(False, lambda: None):
         assert ModelRunner.compute_batch is not own
     assert ModelRunner.compute_batch is own
 
