@@ -103,7 +103,7 @@ class Batcher:
         if self._cuda and not is_flash_attn_2_available():
             from bench.flash_stand_in import kernels, put_in  # Triton comes with torch for CUDA only
 
-            put_in(self._model, *kernels(config, torch.device(device)))
+            put_in(self._model, *kernels(config, torch.device(device), max_batch_tokens, PAGE_SIZE))
 
     def run(self, mode: str, encoding: bool, prompts: list[list[int]], lengths: list[int]) -> dict[str, Any]:
         """Do requests that are all there at the beginning."""

@@ -21,25 +21,21 @@ Append = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None
 NAME = "flash_attention_2"
 
 
-def kernels(config: Any, device: torch.device) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """Return what stands in for flash_attn_varlen_func and flash_attn_with_kvcache, for a model on a GPU."""
+def kernels(
+    config: Any, device: torch.device, rows: int, page_size: int
+) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """Return what stands in for flash_attn_varlen_func and flash_attn_with_kvcache, for a model on a GPU.
+
+    Decode steps have at most `rows` rows, and pages of `page_size` tokens. All memory that lasts is made here: what is
+    made while transformers captures a graph belongs to that graph.
+    """
     from bench.append_paged import append
     from gpu_worker.paged_decode import PagedDecode
 
-    made: dict[tuple[int, int], PagedDecode] = {}
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-
-    def attend(
-        q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, slots: Tensor, lengths: Tensor, window: int
-    ) -> Tensor:
-        # One for each size: a CUDA graph goes on using the memory that it was captured with.
-        size = len(q), keys.shape[1]
-        if size not in made:
-            made[size] = PagedDecode(size[0], heads, kv_heads, head_dim, size[1], None, device)
-        return made[size].attend(q, keys, values, tables, slots, lengths, window)
-
-    return varlen, with_kvcache(attend, append)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    decode = PagedDecode(rows, heads, kv_heads, head_dim, page_size, None, device)
+    return varlen, with_kvcache(decode.attend, append, torch.arange(rows, dtype=torch.int32, device=device))
 
 
 def varlen(
@@ -67,12 +63,11 @@ def varlen(
     return found
 
 
-def with_kvcache(attend: Attend, append: Append) -> Callable[..., Tensor]:
+def with_kvcache(attend: Attend, append: Append, slots: Tensor) -> Callable[..., Tensor]:
     """Return what does as flash_attn_with_kvcache, by two kernels: one writes the new keys and values, one attends.
 
-    The scale is 1/√head_dim.
+    `slots`: 0, 1, 2, … as int32, one for each row that there may be. The scale is 1/√head_dim.
     """
-    slots: dict[int, Tensor] = {}
 
     def flash_attn_with_kvcache(
         q: Tensor,
@@ -91,12 +86,10 @@ def with_kvcache(attend: Attend, append: Append) -> Callable[..., Tensor]:
         Padding has a length of -1 and blocks of -1: nothing is written for it, and it gets zeros.
         """
         rows = len(q)
-        if rows not in slots:
-            slots[rows] = torch.arange(rows, dtype=torch.int32, device=q.device)
         lengths = torch.empty(rows, dtype=torch.int32, device=q.device)
         append(k.squeeze(1), v.squeeze(1), k_cache, v_cache, block_table, cache_seqlens, lengths)
         window = window_size[0] + 1 if window_size[0] >= 0 else 0
-        return attend(q.squeeze(1), k_cache, v_cache, block_table, slots[rows], lengths, window).unsqueeze(1)
+        return attend(q.squeeze(1), k_cache, v_cache, block_table, slots[:rows], lengths, window).unsqueeze(1)
 
     return flash_attn_with_kvcache
 

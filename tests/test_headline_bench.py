@@ -128,7 +128,7 @@ def test_transformers_uses_the_kernels_that_are_put_in(tmp_path: Path) -> None:
         seen.append(len(q))
         return torch.zeros_like(q)
 
-    put_in(batcher._model, varlen, with_kvcache(_attend, _append))
+    put_in(batcher._model, varlen, with_kvcache(_attend, _append, _slots("cpu")))
     answer = batcher.run(SYNC, False, [[1] * 5, [2] * 3], [4, 6])
     assert len(answer["start"]) == len(answer["end"]) >= 6
     assert answer["first"] < answer["last"]
@@ -172,6 +172,10 @@ def _attend(
     return out
 
 
+def _slots(device: str) -> Tensor:
+    return torch.arange(5, dtype=torch.int32, device=device)
+
+
 def _decode_step(device: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return what flash_attn_with_kvcache is called with: rows of 0, 7 and 300 tokens, and one of padding."""
     generator = torch.Generator(device).manual_seed(3)
@@ -190,14 +194,14 @@ def _decode_step(device: str, dtype: torch.dtype) -> dict[str, Tensor]:
 def test_a_decode_step_appends_and_attends_and_leaves_padding_alone() -> None:
     step = _decode_step("cpu", torch.float32)
     before = step["k_cache"].clone()
-    out = with_kvcache(_attend, _append)(**step)
+    out = with_kvcache(_attend, _append, _slots("cpu"))(**step)
     assert out.shape == (4, 1, 8, 64)
     alone = step["v"][0, 0].repeat_interleave(4, 0)  # a row that had nothing sees its own token only
     assert torch.equal(out[0, 0], alone)
     assert not out[3].any()
     changed = (step["k_cache"] != before).flatten(2).any(2).nonzero().tolist()
     assert changed == [[3, 0], [4, 300 - 256], [5, 7]]
-    windowed = with_kvcache(_attend, _append)(**step, window_size=(0, 0))
+    windowed = with_kvcache(_attend, _append, _slots("cpu"))(**step, window_size=(0, 0))
     assert torch.equal(windowed[2, 0], step["v"][2, 0].repeat_interleave(4, 0))
 
 
@@ -209,8 +213,8 @@ def test_the_kernels_put_into_transformers_do_as_flash_attn_does() -> None:
 
     ours, wanted = _decode_step("cuda", torch.bfloat16), _decode_step("cuda", torch.bfloat16)
     kernel = PagedDecode(4, 8, 2, 64, 256, None, torch.device("cuda"))
-    found = with_kvcache(kernel.attend, append)(**ours)
-    torch.testing.assert_close(found, with_kvcache(_attend, _append)(**wanted), atol=1e-2, rtol=1e-2)
+    found = with_kvcache(kernel.attend, append, _slots("cuda"))(**ours)
+    torch.testing.assert_close(found, with_kvcache(_attend, _append, _slots("cuda"))(**wanted), atol=1e-2, rtol=1e-2)
     assert torch.equal(ours["k_cache"], wanted["k_cache"])
     assert torch.equal(ours["v_cache"], wanted["v_cache"])
 
