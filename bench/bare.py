@@ -35,6 +35,9 @@ from timeline.errors import TraceError
 START_SECONDS = 900.0
 END_SECONDS = 5.0
 
+HEARSAY_SECONDS = 0.2
+"""How long after us a worker may hear that it is to record. What it has not recorded by then is in no idle share."""
+
 
 class Bare:
     """A worker and a timeline's collector, from construction to `close`."""
@@ -112,6 +115,7 @@ class Bare:
 
     def _recorded(self, name: str, work: Callable[[], Answered]) -> tuple[Answered, StepTimes]:
         file = self._said(StartTimeline(1, f"{name}-{self._runs}.json.gz")).file
+        time.sleep(HEARSAY_SECONDS)
         answered = work()
         state = self._said(StopTimeline(2))
         if state.problem:

@@ -42,7 +42,7 @@ def test_everybody_does_the_workload_in_turns_and_their_steps_are_timed(
     assert list(report["runs"]) == names
     assert report["output_tokens"] == 36
     for (one,) in report["runs"].values():
-        assert one["steps"] >= 12
+        assert 6 <= one["steps"] <= 24
         assert one["tokens_per_second"] == pytest.approx(36 / one["first_to_last_seconds"])
         for part in (one["early"], one["late"]):
             assert part["milliseconds_a_step"] > 0
