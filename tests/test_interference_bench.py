@@ -47,7 +47,7 @@ def test_requests_are_done_offline_and_streamed_to_several_clients(
     assert report["output_tokens"] == 30
     streamed, offline = (report["runs"][name][0] for name in (interference.STREAMED, interference.OFFLINE))
     for one in (streamed, offline):
-        assert 5 <= one["steps"] <= 20
+        assert one["steps"] >= 5
         assert 0 <= one["idle_share"] < 1
     ratio = streamed["tokens_per_second"] / offline["tokens_per_second"]
     assert report["ratios"] == {f"{interference.STREAMED} / {interference.OFFLINE}": [ratio]}
