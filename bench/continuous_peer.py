@@ -31,6 +31,8 @@ SYNC, ASYNC = ("sync", "async")
 PAGE_SIZE = 256
 """Tokens in a block of its cache, as it is unless somebody changes it."""
 
+LONGEST_RUN_SECONDS = 3600.0
+
 
 def modes_on(device: str) -> tuple[str, ...]:
     """Return the modes that there are; async, the last one, needs a GPU."""
@@ -143,7 +145,10 @@ class Batcher:
 def _moments(manager: Any, wanted: dict[str, int]) -> tuple[float, float]:
     """Wait for all requests of these lengths; return when the first token was there, and when the last one."""
     first, last = [], []
+    deadline = time.monotonic() + LONGEST_RUN_SECONDS
     while wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"continuous batching has not ended within {LONGEST_RUN_SECONDS:g} s")
         output = manager.get_result(timeout=1)
         if output is None:
             if not manager.is_running():

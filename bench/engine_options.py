@@ -20,7 +20,9 @@ def add_model_options(parser: argparse.ArgumentParser, model: str) -> None:
         metavar="MODEL",
         help=f"shape, computed with random weights: {', '.join(SHAPES)}, or the folder of a model (%(default)s)",
     )
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="(%(default)s)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="what to compute in (%(default)s)"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="where to compute (%(default)s)")
 
 
