@@ -7,12 +7,21 @@ import json
 import signal
 import sys
 
-from bench import recording, scheduler, simulate, throughput
+from bench import decode, headline, interference, recording, scheduler, simulate, throughput
 from bench.contestant import BenchmarkError
 from checkpoint import CheckpointError
+from protocol.errors import ProtocolError
 from stepahead.progress import Progress
 
-BENCHMARKS = {"scheduler": scheduler, "simulate": simulate, "throughput": throughput, "recording": recording}
+BENCHMARKS = {
+    "scheduler": scheduler,
+    "simulate": simulate,
+    "throughput": throughput,
+    "recording": recording,
+    "headline": headline,
+    "decode": decode,
+    "interference": interference,
+}
 
 
 def main() -> int:
@@ -28,7 +37,7 @@ def main() -> int:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         report = BENCHMARKS[given.name].run(given, Progress())
-    except (BenchmarkError, CheckpointError) as error:
+    except (BenchmarkError, CheckpointError, ProtocolError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     print(json.dumps(report, indent=2) if given.json else BENCHMARKS[given.name].text(report))

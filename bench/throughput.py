@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import statistics
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.contestant import BenchmarkError, Contestant, Run
 from bench.machine import machine
 from bench.served import Served
+from bench.shapes import SHAPES, shape_of
 from bench.transformers_peer import CONTINUOUS, STATIC_BATCHES, TransformersPeer, mode_names
 from bench.workload import Workload, uniform_workload
 from checkpoint import describe, locate
@@ -22,22 +25,51 @@ from stepahead.progress import Progress
 WARM_UP_TOKENS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What is measured unless an option says otherwise."""
+
+    model: str | None
+    requests: int
+    input_lengths: tuple[int, int]
+    output_lengths: tuple[int, int]
+    launch_options: tuple[str, ...] = ()
+
+
+ORDINARY = Preset(None, 32, (16, 256), (16, 256))
+PRESETS = {
+    "nano-vllm": Preset(
+        model="qwen3-0.6b",
+        requests=256,
+        input_lengths=(100, 1024),
+        output_lengths=(100, 1024),
+        launch_options=("--max-num-seqs=256", "--max-batch-tokens=8192", "--max-model-len=2048"),
+    )
+}
+"""Workloads that others are known by. All of the requests run at once."""
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what can be chosen."""
-    parser.add_argument("--model", metavar="PATH", help="model folder or .gguf file (default: the default model)")
+    parser.add_argument(
+        "--preset", choices=PRESETS, help="workload of nano-vllm's benchmark, as far as other options leave it"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="model folder or .gguf file (default: the default model), or a shape, computed with random weights: "
+        f"{', '.join(SHAPES)}",
+    )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="what to compute in (%(default)s)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (%(default)s)")
-    parser.add_argument(
-        "--requests", type=int, default=32, metavar="N", help="requests, all there at the beginning (%(default)s)"
-    )
+    parser.add_argument("--requests", type=int, metavar="N", help="requests, all there at the beginning (32)")
     for what in ("input", "output"):
         parser.add_argument(
             f"--{what}-lengths",
             type=int,
             nargs=2,
-            default=(16, 256),
             metavar=("FROM", "TO"),
             help=f"{what} tokens of a request, drawn uniformly (16 256)",
         )
@@ -62,11 +94,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     """Measure."""
+    preset = PRESETS[given.preset] if given.preset else ORDINARY
+    for name in ("model", "requests", "input_lengths", "output_lengths"):
+        if getattr(given, name) is None:
+            setattr(given, name, getattr(preset, name))
+    given.launch_options = [*preset.launch_options, *given.launch_options]
     if given.way is not None and given.way not in mode_names(given.requests):
         ways = ", ".join(map(repr, mode_names(given.requests)))
         raise BenchmarkError(f"--way must be one of {ways}, not {given.way!r}")
     _check(given)
-    path = locate(given.model, need_weights="dummy" not in " ".join(given.launch_options))
+    if given.model not in SHAPES:
+        return _run(given, locate(given.model, need_weights="dummy" not in " ".join(given.launch_options)), tell)
+    if given.compare == "transformers":
+        raise BenchmarkError(f"--compare transformers: {given.model} has no weights to load; headline compares shapes")
+    given.launch_options = ["--load-format=dummy", *given.launch_options]
+    with shape_of(given.model) as path:
+        return _run(given, path, tell)
+
+
+def _run(given: argparse.Namespace, path: Path, tell: Progress) -> dict[str, Any]:
     vocab_size = describe(path).vocab_size
     workload = uniform_workload(
         given.requests, tuple(given.input_lengths), tuple(given.output_lengths), vocab_size, given.seed

@@ -129,6 +129,48 @@ def test_a_way_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
     assert peer.mode == "generate, batches of 4"
 
 
+class Asked(Exception):  # noqa: N818 - it is no error
+    """Stands for a system that would now be started."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "requests", "most", "launch"),
+    [
+        ([], 256, 1024, []),
+        (["--requests", "3", "--output-lengths", "5", "7", "--", "--max-num-seqs=2"], 3, 7, ["--max-num-seqs=2"]),
+    ],
+)
+def test_a_preset_is_what_other_options_leave_of_it(
+    arguments: list[str], requests: int, most: int, launch: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    lengths: list[list[int]] = []
+
+    def serve(name: str, options: list[str]) -> None:
+        started.append(options)
+        raise Asked
+
+    def drawn(*given: object) -> Workload:
+        work = uniform_workload(*given)  # type: ignore[arg-type]
+        lengths.append([len(work.prompts), *work.output_lengths])
+        return work
+
+    monkeypatch.setattr("bench.throughput.Served", serve)
+    monkeypatch.setattr("bench.throughput.uniform_workload", drawn)
+    monkeypatch.setattr(sys, "argv", ["bench", "throughput", "--preset", "nano-vllm", *arguments])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(Asked):
+        bench_main()
+    ((count, *output),) = lengths
+    assert count == len(output) == requests
+    assert max(output) <= most
+    (options,) = started
+    assert options[0].endswith("/qwen3-0.6b")
+    assert options[3:] == [
+        "--load-format=dummy", "--max-num-seqs=256", "--max-batch-tokens=8192", "--max-model-len=2048", *launch
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("benchmark", "words"),
     [
@@ -158,6 +200,8 @@ def test_help_says_what_may_be_given_and_what_is_taken_otherwise(
         (["--input-lengths", "9", "3"], "--input-lengths must be two numbers from 1 on"),
         (["--output-lengths", "0", "3"], "--output-lengths must be two numbers from 1 on"),
         (["--model", "/nowhere/at/all"], "no such file or folder"),
+        (["--model", "qwen3-0.6b", "--compare", "transformers"], "qwen3-0.6b has no weights to load"),
+        (["--preset", "nano-vllm", "--pairs", "0"], "--pairs must be at least 1"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_starts(

@@ -1,0 +1,163 @@
+"""Stepahead piece by piece: a worker, a scheduler, and clients with or without a frontend, in processes of their own.
+
+The worker is loaded once. Each run has a scheduler of its own before it, so that runs with and without overlap compute
+with the same weights in the same memory; and each is recorded, from before its first step to behind its last.
+
+    worker ◄── scheduler, for one run ◄─┬─ run: one client that has token ids, in this process
+       │              │                 └─ frontend ◄── stream: several clients, every token as text
+       └──────────────┴──► collector: when the device computed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bench.contestant import BenchmarkError
+from bench.step_times import StepTimes, from_timeline
+from bench.streaming_clients import StreamingClients
+from bench.thin import Answered, ThinClient
+from bench.workload import Workload
+from frontend.config import FrontendConfig, ServeConfig, TextConfig
+from gpu_worker.config import EngineConfig, WorkerConfig
+from protocol.endpoints import PrivateDirectory
+from protocol.messages import StartTimeline, StopTimeline, TimelineState
+from protocol.options import to_arguments
+from scheduler_proc.config import SchedulerConfig, SchedulingConfig
+from stepahead.family import INSIST_SECONDS, Child, Family, StartError
+from stepahead.progress import Progress
+from timeline.ask import ask
+from timeline.config import CollectorConfig, TimelineConfig
+from timeline.errors import TraceError
+
+START_SECONDS = 900.0
+END_SECONDS = 5.0
+
+HEARSAY_SECONDS = 0.2
+"""How long after us a worker may hear that it is to record. What it has not recorded by then is in no idle share."""
+
+
+class Bare:
+    """A worker and a timeline's collector, from construction to `close`."""
+
+    def __init__(self, engine: EngineConfig, timelines: Path | None, tell: Progress) -> None:
+        """Load what `engine` describes, and wait until it is ready; raises `BenchmarkError` with what is wrong.
+
+        Recordings are put into `timelines`; if that is None, they are gone after `close`.
+        """
+        self._tell = tell
+        self._directory = PrivateDirectory()
+        self._recordings = Path(self._directory.path) if timelines is None else timelines
+        self._worker = self._directory.address("worker")
+        self._collector = self._directory.address("timeline")
+        self._model = engine.model
+        self._runs = 0
+        self._family = Family()
+        try:
+            self._start_all(engine)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_all(self, engine: EngineConfig) -> None:
+        collect = CollectorConfig(bind=self._collector), TimelineConfig(timeline_dir=str(self._recordings))
+        self._start("timeline", "timeline collect", to_arguments(*collect))
+        worker = WorkerConfig(bind=self._worker, timeline=self._collector)
+        self._start("worker", "gpu_worker", to_arguments(worker, engine))
+        self._wait()
+
+    def run(self, name: str, scheduling: SchedulingConfig, workload: Workload) -> tuple[Answered, StepTimes]:
+        """Do a workload with a new scheduler; return what the client saw, and what the device did.
+
+        The recording is called by `name` and a number. Raises `BenchmarkError` if an answer has the wrong length.
+        """
+        with self._scheduler(scheduling) as address, ThinClient(address) as client:
+            return self._recorded(name, lambda: client.run(workload))
+
+    def stream(
+        self, name: str, scheduling: SchedulingConfig, workload: Workload, clients: int
+    ) -> tuple[Answered, StepTimes]:
+        """As `run`, but with a new frontend, too, and every token streamed as text to `clients` processes."""
+        with (
+            self._scheduler(scheduling) as scheduler,
+            self._frontend(scheduler) as address,
+            StreamingClients(address, clients) as readers,
+        ):
+            return self._recorded(name, lambda: readers.run(workload))
+
+    @contextlib.contextmanager
+    def _scheduler(self, scheduling: SchedulingConfig) -> Iterator[str]:
+        """Yield the address of a scheduler that has the worker until it is left."""
+        self._runs += 1
+        address = self._directory.address(f"scheduler-{self._runs}")
+        config = SchedulerConfig(bind=address, worker=(self._worker,), timeline=self._collector)
+        with self._for_now("scheduler", "scheduler_proc", to_arguments(config, scheduling)):
+            yield address
+
+    @contextlib.contextmanager
+    def _frontend(self, scheduler: str) -> Iterator[str]:
+        """Yield the address for clients of a frontend."""
+        address = self._directory.address(f"clients-{self._runs}")
+        config = FrontendConfig(scheduler=(scheduler,), bind=address, model=self._model, timeline=self._collector)
+        with self._for_now("frontend", "frontend", to_arguments(config, TextConfig(), ServeConfig(http=False))):
+            yield address
+
+    @contextlib.contextmanager
+    def _for_now(self, name: str, module: str, arguments: Sequence[str]) -> Iterator[None]:
+        child = self._start(name, module, arguments)
+        try:
+            self._wait()
+            yield
+        finally:
+            self._end(child)
+
+    def _recorded(self, name: str, work: Callable[[], Answered]) -> tuple[Answered, StepTimes]:
+        file = self._said(StartTimeline(1, f"{name}-{self._runs}.json.gz")).file
+        time.sleep(HEARSAY_SECONDS)
+        answered = work()
+        state = self._said(StopTimeline(2))
+        if state.problem:
+            raise BenchmarkError(state.problem)
+        return answered, from_timeline(Path(file))
+
+    def _said(self, question: StartTimeline | StopTimeline) -> TimelineState:
+        try:
+            return ask(self._collector, question)
+        except TraceError as error:
+            raise BenchmarkError(str(error)) from None
+
+    def _start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
+        try:
+            self._family.start(name, module, arguments)
+        except StartError as error:
+            raise BenchmarkError(str(error)) from None
+        return self._family.children[-1]
+
+    def _wait(self) -> None:
+        """Wait until all that was started is ready."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._family.ready:
+            gone = self._family.listen(max(0.0, deadline - time.monotonic()), self._tell)
+            if gone is not None:
+                raise BenchmarkError(f"{gone.name}: {gone.how_it_ended()}")
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"not ready within {START_SECONDS:g} s")
+
+    def _end(self, child: Child) -> None:
+        """End one process; nothing is under way any more."""
+        deadline = time.monotonic() + END_SECONDS
+        while not child.ended(INSIST_SECONDS) and time.monotonic() < deadline:
+            child.ask_to_end()  # a frontend that has drained waits to be asked again
+        child.process.kill()
+        child.process.wait()
+        with contextlib.suppress(KeyError):  # it is gone by itself, and was heard to be
+            self._family.selector.unregister(child.pipes.status)
+        child.pipes.close()
+        self._family.children.remove(child)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._family.stop()
+        self._directory.remove()
