@@ -37,18 +37,21 @@ def find_model(engine: EngineConfig, tell: Progress) -> EngineConfig:
 
 
 def check_addresses(launch: LaunchConfig, serve: ServeConfig) -> None:
-    """Raise `ProtocolError` if clients can't be served where they are to be."""
+    """Raise `ProtocolError` if clients can't be served where they are to be; it names every address that is taken."""
+    problems = []
     with ExitStack() as held:
         if serve.http:
             try:
                 held.enter_context(listen(serve.host, serve.port))  # for both: they may be given the same port
             except ProtocolError as error:
-                raise ProtocolError(f"{error} (elsewhere: --host HOST, --port PORT; no HTTP: --no-http)") from None
+                problems.append(f"{error} (elsewhere: --host HOST, --port PORT; no HTTP: --no-http)")
         if not launch.needs_no_address:
             try:
                 check_free(launch.zmq)
             except ProtocolError as error:
-                raise ProtocolError(f"{error} (elsewhere: --zmq ADDRESS)") from None
+                problems.append(f"{error} (elsewhere: --zmq ADDRESS)")
+    if problems:
+        raise ProtocolError("; ".join(problems))
 
 
 def check_text(text: TextConfig) -> None:
