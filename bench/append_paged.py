@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import triton  # type: ignore[import-not-found,unused-ignore]
-import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 import torch
-import triton  # type: ignore[import-not-found,unused-ignore]
-import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
+import triton
+import triton.language as tl
 from torch import Tensor
 
 LOG2_E = math.log2(math.e)
