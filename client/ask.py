@@ -34,6 +34,7 @@ class Settings(TypedDict, total=False):
     seed: in [-2**63, 2**63); the same seed and prompt give the same tokens.
     stop: strings that end the answer, and are no part of it unless include_stop.
     stop_token_ids: tokens that end it. ignore_eos: the model's own end tokens do not.
+    cache_salt: what is kept of the prompt for later ones serves those of the same salt alone.
     timeout: seconds after which the answer ends with what there is of it, `finish_reason` "timeout".
     """
 
@@ -55,6 +56,7 @@ class Settings(TypedDict, total=False):
     stop_token_ids: Sequence[int] | None
     ignore_eos: bool
     include_stop: bool
+    cache_salt: str | None
     timeout: float | None
 
 
@@ -83,8 +85,8 @@ def ask(
         fields["bias"] = _biases(list(biases.values()))
     if (words := fields.pop("bad_words", None)) is not None:
         fields["bad_words"] = (words,) if isinstance(words, str) else tuple(words)
-    for name in ("presence_penalty", "frequency_penalty", "min_tokens"):
-        if fields.get(name, 0) is None:
+    for name in ("presence_penalty", "frequency_penalty", "min_tokens", "cache_salt"):
+        if fields.get(name, "") is None:
             del fields[name]
     if isinstance(prompt, str):
         fields["prompt"] = prompt

@@ -111,6 +111,7 @@ class Intake:
             allowed_token_ids=ask.allowed_token_ids,
             banned_token_ids=banned,
             logprobs=ask.logprobs,
+            cache_salt=ask.cache_salt,
         )
         ends = frozenset(stop_token_ids.tolist())
         if not ask.ignore_eos:

@@ -29,6 +29,7 @@ PENALTY_MAX = 2.0  # of presence and frequency, either way
 BIAS_MAX = 100.0  # either way
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
+MOST_SALT = 256  # characters
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
 Session = Annotated[int, Integer(1, UINT64_MAX)]  # drawn at random by one side of a handshake; a mismatch is dropped
@@ -36,6 +37,7 @@ RequestId = Annotated[int, Integer(0, UINT64_MAX)]  # a client's counter: with i
 Step = Annotated[int, Integer()]  # steps of a session count from 1; 0 is "none yet"
 Count = Annotated[int, Integer(0, COUNT_MAX)]
 Words = Annotated[str, Text()]
+Salt = Annotated[str, Text(MOST_SALT)]
 U1 = Annotated[NDArray[np.uint8], Column("<u1")]
 U4 = Annotated[NDArray[np.uint32], Column("<u4")]
 U8 = Annotated[NDArray[np.uint64], Column("<u8")]
@@ -371,6 +373,7 @@ class Submit:
     allowed_token_ids: SomeU4 = None  # no other may come
     banned_token_ids: SomeU4 = None
     logprobs: WantedLogprobs = None
+    cache_salt: Salt = ""  # KV is shared among requests of the same salt alone
 
     def check(self) -> None:
         """Raise `ProtocolError` unless each biased token has its bias."""
@@ -462,6 +465,7 @@ class Generate:
     allowed_token_ids: SomeU4 = None
     bad_words: Annotated[tuple[str, ...], Many(Text(2**14), MOST_TOKEN_IDS)] = ()
     logprobs: WantedLogprobs = None
+    cache_salt: Salt = ""
 
     def check(self) -> None:
         """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""

@@ -41,7 +41,7 @@ class PrefixCache:
             tokens = request.waiting_tokens().tobytes()
             width = 4 * self._blocks.block_size
             most = (request.waiting_len - 1) // self._blocks.block_size
-            request.prefix = self._index.extend(request.prefix, tokens, width, most)
+            request.prefix = self._index.extend(request.prefix, tokens, width, most, request.ask.cache_salt)
         return request.prefix
 
     def enter(self, slot: int, prefix: Prefix) -> None:
@@ -83,7 +83,8 @@ class PrefixCache:
             tokens, width = self._history.blocks(own).tobytes(), 4 * size
             block, parent = 0, int(slots.named_serial[slot])
             for place, candidate in enumerate(own.tolist()):
-                block = index.name(Link(parent, tokens[place * width : (place + 1) * width]), candidate)
+                salt = "" if start + place else self._salt(slot)
+                block = index.name(Link(parent, tokens[place * width : (place + 1) * width], salt), candidate)
                 parent = int(index.serial[block])
             slots.named[slot], slots.named_block[slot], slots.named_serial[slot] = stop, block, parent
         index.confirm(slots.table[slot, slots.confirmed[slot] : computed // size])
@@ -95,13 +96,19 @@ class PrefixCache:
         rows = rows[self._has_chain(rows)]
         own = slots.table[rows, slots.named[rows]]
         tokens, parents = self._history.blocks(own).tobytes(), slots.named_serial[rows].tolist()
+        salts = [self._salt(slot) if first else "" for slot, first in zip(rows, slots.named[rows] == 0, strict=True)]
         named = [
-            index.name(Link(parent, tokens[place * width : (place + 1) * width]), candidate)
-            for place, (parent, candidate) in enumerate(zip(parents, own.tolist(), strict=True))
+            index.name(Link(parent, tokens[place * width : (place + 1) * width], salt), candidate)
+            for place, (parent, candidate, salt) in enumerate(zip(parents, own.tolist(), salts, strict=True))
         ]
         slots.named[rows] += 1
         slots.named_block[rows] = named
         slots.named_serial[rows] = index.serial[named]
+
+    def _salt(self, slot: int) -> str:
+        request = self._slots.request[slot]
+        assert request is not None
+        return request.ask.cache_salt
 
     def _has_chain(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which of some slots, bool[n], still have the block there that their next one is named behind.

@@ -18,6 +18,7 @@ class Link(NamedTuple):
 
     parent: int  # the serial of the block before it, 0 if it is the first
     tokens: bytes  # all of its own, as u4
+    salt: str = ""  # of a first block: what hangs on it is for requests of that salt alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +70,8 @@ class PrefixIndex:
         self.serial[blocks] = 0
         self.ready[blocks] = False
 
-    def extend(self, known: Prefix, tokens: bytes, width: int, most: int) -> Prefix:
-        """Return how far `tokens` (u4, `width` bytes a block) are ready, `most` blocks at most.
+    def extend(self, known: Prefix, tokens: bytes, width: int, most: int, salt: str) -> Prefix:
+        """Return how far `tokens` (u4, `width` bytes a block) are ready for a `salt`, `most` blocks at most.
 
         `known` is what was found for them before; as far as it is still true it is not looked up again.
         """
@@ -80,7 +81,7 @@ class PrefixIndex:
         more: list[int] = []
         coming = False
         for place in range(kept, most):
-            block = self._block_of.get(Link(parent, tokens[place * width : (place + 1) * width]))
+            block = self._block_of.get(Link(parent, tokens[place * width : (place + 1) * width], "" if place else salt))
             if block is None:
                 break
             if not self.ready[block]:

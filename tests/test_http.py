@@ -658,13 +658,21 @@ async def test_special_tokens_are_added_as_ever_or_it_is_refused(serve: Serve, p
         ("return_token_ids", True),
         ("priority", 5),
         ("priority", -1),
-        ("cache_salt", "mine"),
         ("logits_processors", ["a"]),
     ],
 )
 async def test_what_vllm_serves_and_we_do_not_is_not_passed_over(serve: Serve, name: str, value: object) -> None:
     for path in ("completions", "chat/completions"):
         assert error_of(await serve().post(path, **asked(path, **{name: value})), 400)["param"] == name
+
+
+async def test_a_salt_goes_along_to_the_scheduler(serve: Serve) -> None:
+    driver = serve()
+    for path in ("completions", "chat/completions"):
+        assert (await driver.post(path, **asked(path, cache_salt="mine"))).status_code == 200
+        assert driver.submitted[-1].cache_salt == "mine"
+        for wrong in ("", "x" * 257, 5):
+            assert error_of(await driver.post(path, **asked(path, cache_salt=wrong)), 400)["param"] == "cache_salt"
 
 
 async def test_options_of_a_stream_need_one(serve: Serve) -> None:

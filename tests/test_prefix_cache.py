@@ -54,6 +54,22 @@ def test_a_prompt_that_begins_alike_uses_the_blocks_that_are_wholly_alike() -> N
     assert loop.received[3].cached == 0, "the same tokens at other positions are other KV"
 
 
+@pytest.mark.parametrize("prompt", [18, 3, 4])
+def test_what_is_kept_serves_requests_of_the_same_salt_alone(prompt: int) -> None:
+    loop = CoreLoop(opened())
+    cached = []
+    for request, salt in enumerate(["", "mine", "yours", "mine", "", "yours"]):
+        ask = submit(request, text(prompt), 12, ignore_eos=True, cache_salt=salt)
+        assert served(loop, ask) == solo(ask)
+        follow_up = [*ask.prompt.tolist(), *loop.tokens(request), 5]
+        again = submit(100 + request, follow_up, 1, cache_salt=salt)
+        assert served(loop, again) == solo(again)
+        assert loop.received[100 + request].cached >= (len(follow_up) - 2) // BLOCK * BLOCK
+        cached.append(loop.received[request].cached)
+    whole = (prompt - 1) // BLOCK * BLOCK
+    assert cached == [0, 0, 0, whole, whole, whole]
+
+
 @pytest.mark.parametrize("credit", CREDITS)
 @pytest.mark.parametrize("budget", [8, 64, 300])
 def test_what_requests_of_one_tick_share_is_computed_once(credit: int, budget: int) -> None:

@@ -18,6 +18,7 @@ from protocol.messages import (
     BIAS_MAX,
     COUNT_MAX,
     MOST_MESSAGES,
+    MOST_SALT,
     MOST_STOP_TOKENS,
     MOST_STOPS,
     MOST_TOKEN_IDS,
@@ -155,6 +156,16 @@ def _stop(value: Any) -> tuple[str, ...]:
     return tuple(stops)
 
 
+def _salt(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _not_a("a string", value)
+    if not 1 <= len(value) <= MOST_SALT:
+        raise _WrongError(f"must have 1 to {MOST_SALT} characters, got {len(value)}")
+    return value
+
+
 def _messages(value: Any) -> tuple[dict[str, Any], ...]:
     if not isinstance(value, list):
         raise _not_a("a list of messages", value)
@@ -205,6 +216,7 @@ class Parameters(BaseModel):
     stop_token_ids: Annotated[list[int], PlainValidator(_stop_token_ids)] = []
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
+    cache_salt: Annotated[str, PlainValidator(_salt)] = ""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -249,6 +261,7 @@ class Parameters(BaseModel):
             stop=self.stop,
             stop_token_ids=np.array(self.stop_token_ids, "<u4"),
             include_stop=bool(self.include_stop_str_in_output),
+            cache_salt=self.cache_salt,
         )
 
 
