@@ -40,7 +40,7 @@ def make_run_until_ctrl_c(environment: Path, *arguments: str) -> str:
     """Return what a terminal shows of `make run` when Ctrl-C is pressed as soon as launch.py runs."""
     command = [sys.executable, "-c", IN_A_TERMINAL, "make", "run", f"VENV={environment}", *arguments]
     # What runs the tests may be a make, whose child would say that it is one.
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
     with subprocess.Popen(
         command, cwd=ROOT, env=outer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as terminal:

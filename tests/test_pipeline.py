@@ -198,7 +198,8 @@ def test_a_row_whose_logits_are_nan_ends_alone(engine: Engine, monkeypatch: pyte
 
 
 @pytest.mark.timeout(300)
-def test_the_default_models_tokens_are_those_of_transformers(default_model_path: Path) -> None:
+@pytest.mark.parametrize("length", [24, pytest.param(64, marks=pytest.mark.long)])
+def test_the_default_models_tokens_are_those_of_transformers(default_model_path: Path, length: int) -> None:
     from transformers import AutoModelForCausalLM
 
     from checkpoint.tokenizer import load_text
@@ -212,7 +213,7 @@ def test_the_default_models_tokens_are_those_of_transformers(default_model_path:
     engine = poisoned_engine(default_model_path, max_num_seqs=8, max_model_len=256, kv_cache_blocks=128)
     loop = RealLoop(engine, 2)
     for request, prompt in enumerate(prompts):
-        loop.submit(submit(request, prompt, 64, ignore_eos=True))
+        loop.submit(submit(request, prompt, length, ignore_eos=True))
     loop.drain()
     engine.device.close()
     reference = AutoModelForCausalLM.from_pretrained(
@@ -225,7 +226,7 @@ def test_the_default_models_tokens_are_those_of_transformers(default_model_path:
         tokens = reference.generate(
             torch.tensor([[0] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]),
             attention_mask=torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding]),
-            max_new_tokens=64,
+            max_new_tokens=length,
             do_sample=False,
             eos_token_id=None,
             pad_token_id=0,

@@ -92,7 +92,7 @@ def memory_mib(device: str) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("device", "turns"),
     [
-        ("cpu", 800),
+        ("cpu", 500),
         pytest.param("cpu", 20_000, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
         pytest.param("cuda", 150_000, marks=[pytest.mark.gpu, pytest.mark.timeout(1200)]),
     ],
