@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from bench.contestant import BenchmarkError
 from bench.machine import machine
+from bench.workload import greedy
 from protocol.codec import decode, encode
 from protocol.endpoints import PrivateDirectory
 from protocol.identity import new_session
-from protocol.messages import Opened, Plan, Result, RowFlag, Submit
+from protocol.messages import Opened, Plan, Result, RowFlag
 from protocol.sockets import bind_router
 from scheduler_proc.core import Scheduler
 from stepahead.progress import Progress
@@ -181,25 +182,9 @@ def _steady(rows: int, steps: int) -> Scheduler:
     )
     scheduler = Scheduler(worker, CREDIT, new_session())
     for request in range(rows):
-        scheduler.submit(1, _ask(request, 1 + request % BLOCK_SIZE, most), 0.0)
+        prompt = np.arange(1 + request % BLOCK_SIZE, dtype=np.uint32)
+        scheduler.submit(1, greedy(request, prompt, most, ignore_eos=False), 0.0)
     return scheduler
-
-
-def _ask(request: int, prompt: int, max_tokens: int) -> Submit:
-    return Submit(
-        request=request,
-        prompt=np.arange(prompt, dtype=np.uint32),
-        output=np.zeros(0, np.uint32),
-        max_tokens=max_tokens,
-        temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
-        seed=0,
-        ignore_eos=False,
-        stop_token_ids=np.zeros(0, np.uint32),
-        timeout=0.0,
-    )
 
 
 def _answer(plan: Plan) -> Result:
@@ -212,7 +197,8 @@ def _result_codec(result: Result) -> tuple[float, float]:
 
 
 def _submit_microseconds(scheduler: Scheduler) -> float:
-    asks = [_ask(10**6 + each, 1000, 100) for each in range(200)]
+    prompt = np.arange(1000, dtype=np.uint32)
+    asks = [greedy(10**6 + each, prompt, 100, ignore_eos=False) for each in range(200)]
     began = time.perf_counter()
     for ask in asks:
         scheduler.submit(1, ask, 0.0)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.device_model import DeviceModel
-from protocol.messages import Deltas, Finish, Opened, Result, RowFlag, Submit
+from bench.workload import greedy
+from protocol.messages import Deltas, Finish, Opened, Result, RowFlag
 from scheduler_proc.core import Scheduler
 
 CLIENT = 1
@@ -106,7 +107,7 @@ class Simulation:
         worker = self._workers[number]
         if not worker.scheduler.running + worker.scheduler.waiting:
             worker.work_since = now
-        worker.scheduler.submit(CLIENT, _ask(request, arrival), now)
+        worker.scheduler.submit(CLIENT, greedy(request, arrival.prompt, arrival.output_tokens), now)
         self._deliver(worker, now)
         self._plan(number, now)
 
@@ -143,21 +144,3 @@ class Simulation:
         outcome.gaps.append(now - self._newest[later])
         self._newest[given] = now
         self._first[given] = np.where(np.isnan(self._first[given]), now, self._first[given])
-
-
-def _ask(request: int, arrival: Arrival) -> Submit:
-    nothing = np.zeros(0, np.uint32)
-    return Submit(
-        request=request,
-        prompt=arrival.prompt,
-        output=nothing,
-        max_tokens=arrival.output_tokens,
-        temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
-        seed=0,
-        ignore_eos=True,
-        stop_token_ids=nothing,
-        timeout=0.0,
-    )

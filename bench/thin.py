@@ -12,7 +12,7 @@ import zmq
 from numpy.typing import NDArray
 
 from bench.contestant import BenchmarkError
-from bench.workload import Workload
+from bench.workload import Workload, greedy
 from protocol.codec import decode
 from protocol.errors import ProtocolError
 from protocol.identity import new_session
@@ -65,7 +65,7 @@ class ThinClient:
         came = np.zeros_like(wanted)
         first = None
         for request, (prompt, length) in enumerate(zip(prompts, workload.output_lengths, strict=True)):
-            self._say(_submit(request, prompt, length))
+            self._say(greedy(request, prompt, length))
         running = len(wanted)
         while running:
             message = self._hear()
@@ -127,20 +127,3 @@ class ThinClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _submit(request: int, prompt: NDArray[np.uint32], length: int) -> Submit:
-    return Submit(
-        request=request,
-        prompt=prompt,
-        output=np.zeros(0, np.uint32),
-        max_tokens=length,
-        temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
-        seed=0,
-        ignore_eos=True,
-        stop_token_ids=np.zeros(0, np.uint32),
-        timeout=0.0,
-    )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+
+from protocol.messages import Submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,22 @@ def uniform_workload(
     outputs = draw.integers(*output_lengths, requests, endpoint=True).tolist()
     prompts = tuple(tuple(draw.integers(0, vocab_size, length).tolist()) for length in inputs)
     return Workload(prompts, tuple(outputs))
+
+
+def greedy(request: int, prompt: NDArray[np.uint32], max_tokens: int, *, ignore_eos: bool = True) -> Submit:
+    """Return a request for the likeliest tokens, as a scheduler is asked."""
+    nothing = np.zeros(0, np.uint32)
+    return Submit(
+        request=request,
+        prompt=prompt,
+        output=nothing,
+        max_tokens=max_tokens,
+        temperature=0.0,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        seed=0,
+        ignore_eos=ignore_eos,
+        stop_token_ids=nothing,
+        timeout=0.0,
+    )
