@@ -11,7 +11,7 @@ from bench.contestant import BenchmarkError
 from bench.continuous_peer import ContinuousPeer
 from bench.engine_options import add_model_options, add_worker_options, check_counts, engine_config
 from bench.machine import machine
-from bench.workload import Workload, uniform_workload
+from bench.workload import Workload, seed_number, uniform_workload
 from checkpoint import describe
 from gpu_worker.config import EngineConfig
 
@@ -27,7 +27,7 @@ def add_common_options(parser: argparse.ArgumentParser, model: str, requests: in
     parser.add_argument("--prompt-tokens", type=int, default=16, metavar="N", help="of each (%(default)s)")
     parser.add_argument("--tokens", type=int, default=tokens, metavar="N", help="new tokens of each (%(default)s)")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each contestant (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts (%(default)s)")
+    parser.add_argument("--seed", type=seed_number, default=0, metavar="N", help="of the prompts (%(default)s)")
     parser.add_argument(
         "--compile-level",
         type=int,

@@ -50,7 +50,7 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     timelines = check(given)
     with ExitStack() as undo:
         model = undo.enter_context(shape_of(given.model))
-        workload, engine = equal_workload(given, model), engine_for(given, model)
+        engine, workload = engine_for(given, model), equal_workload(given, model)
         others: Contestants = {}
         if "transformers" in given.compare:
             tell("transformers", f"loading {given.model}")

@@ -53,7 +53,7 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     with ExitStack() as undo:
         model = undo.enter_context(shape_of(given.model))
         check_tokenizer(model)
-        workload, engine = equal_workload(given, model), engine_for(given, model)
+        engine, workload = engine_for(given, model), equal_workload(given, model)
         others: Contestants = {}
         if given.compare:
             tell("transformers", f"loading {given.model}")

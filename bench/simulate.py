@@ -19,7 +19,7 @@ import numpy as np
 from bench.contestant import BenchmarkError
 from bench.device_model import DEVICES
 from bench.simulation import Arrival, Host, Outcome, Simulation
-from bench.workload import uniform_workload
+from bench.workload import seed_number, uniform_workload
 from protocol.messages import Opened
 from scheduler_proc.capacity import CapacityError
 from stepahead.progress import Progress
@@ -31,6 +31,8 @@ LONGEST = 2**17
 """Tokens of a request, prompt and output together."""
 
 MOST_REQUESTS = 10**6
+MOST_BLOCKS = 10**7
+LEAST_RATE = 1e-6
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             f"--{what}-lengths", type=int, nargs=2, default=(100, 1024), metavar=("FROM", "TO"),
             help=f"{what} tokens of a request, drawn uniformly (100 1024)",
         )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (%(default)s)")
+    parser.add_argument("--seed", type=seed_number, default=0, metavar="N", help="of what is drawn (%(default)s)")
     parser.add_argument(
         "--device", choices=tuple(DEVICES), default="8b-h200", help="what computes, and which model (%(default)s)"
     )
@@ -196,8 +198,11 @@ def _check(given: argparse.Namespace) -> None:
     for name in ("requests", "workers", "blocks", "credit", "max_batch_tokens", "max_num_seqs"):
         if np.min(getattr(given, name)) < 1:
             raise BenchmarkError(f"--{name.replace('_', '-')} must be at least 1, not {np.min(getattr(given, name))}")
-    if given.requests > MOST_REQUESTS:
-        raise BenchmarkError(f"--requests must be at most {MOST_REQUESTS}, not {given.requests}")
+    for name, most in (("requests", MOST_REQUESTS), ("blocks", MOST_BLOCKS)):
+        if getattr(given, name) > most:
+            raise BenchmarkError(f"--{name} must be at most {most}, not {getattr(given, name)}")
+    if 0 < given.rate < LEAST_RATE:
+        raise BenchmarkError(f"--rate must be 0 or at least {LEAST_RATE}, not {given.rate}")
     for name in ("rate", "think_us", "wire_us"):
         if not 0 <= getattr(given, name) < 1e9:
             raise BenchmarkError(f"--{name.replace('_', '-')} must be at least 0, not {getattr(given, name)}")

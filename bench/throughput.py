@@ -18,7 +18,7 @@ from bench.machine import machine
 from bench.served import Served
 from bench.shapes import SHAPES, shape_of
 from bench.transformers_peer import CONTINUOUS, STATIC_BATCHES, TransformersPeer, mode_names
-from bench.workload import Workload, uniform_workload
+from bench.workload import Workload, seed_number, uniform_workload
 from checkpoint import describe, locate
 from stepahead.progress import Progress
 
@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             metavar=("FROM", "TO"),
             help=f"{what} tokens of a request, drawn uniformly (16 256)",
         )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths and tokens (%(default)s)")
+    parser.add_argument("--seed", type=seed_number, default=0, metavar="N", help="of lengths and tokens (%(default)s)")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="runs of each (%(default)s)")
     parser.add_argument(
         "--compare",

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages import Submit
+
+
+def seed_number(text: str) -> int:
+    """Return what `--seed` was given; NumPy takes no negative one."""
+    if (seed := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {seed}")
+    return seed
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,17 @@ def test_a_trace_that_cannot_be_read_is_one_clear_line(
 
 @pytest.mark.parametrize(
     "option",
-    ["--requests=0", "--workers=0", "--rate=-1", "--think-us=nan", "--input-lengths=5 2", "--credit=0", "--blocks=0"],
+    [
+        "--requests=0",
+        "--workers=0",
+        "--rate=-1",
+        "--think-us=nan",
+        "--input-lengths=5 2",
+        "--credit=0",
+        "--blocks=0",
+        "--blocks=99999999999",
+        "--rate=1e-300",
+    ],
 )
 def test_choices_that_cannot_be_meant_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
@@ -162,3 +172,14 @@ def test_choices_that_cannot_be_meant_are_refused(
 def test_a_missing_trace_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(monkeypatch, "nowhere.jsonl") == 2
     assert "nowhere.jsonl: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["simulate", "throughput", "headline", "interference"])
+def test_a_negative_seed_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", name, "--seed=-1"])
+    with pytest.raises(SystemExit) as ended:
+        bench_main()
+    assert ended.value.code == 2
+    assert "--seed: must be at least 0, not -1" in capsys.readouterr().err
