@@ -75,24 +75,16 @@ class AttentionStep:
     sights: tuple[Sight, ...]  # one for each of the model's windows
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
-    """A step in which each of R rows has one token, as the device has it; the host knows its shapes alone."""
+class StepPlaces(Protocol):
+    """What every kind of step says."""
 
-    where: Tensor  # int64 [R]: where each token's K and V are to be written
-    tables: Tensor  # int32 [slots, blocks]
-    slots: Tensor  # int32 [R]
-    lengths: Tensor  # int32 [R]: positions that each row sees, its own included
-
-
-AnyStep = AttentionStep | DecodeStep
+    @property
+    def where(self) -> Tensor:
+        """Where each token's K and V are to be written, int64 [T]: block · block_size + offset."""
 
 
 class Attention(Protocol):
     """What a decoder asks: `TorchAttention`, or `PagedAttention` on a GPU."""
-
-    def prepare(self, tables: Tensor, position: NDArray[np.int32], count: NDArray[np.int32]) -> AttentionStep:
-        """As `TorchAttention.prepare`."""
 
     def attend(self, layer: int, q: Tensor, cache: KVCache, step: Any) -> Tensor:
         """As `TorchAttention.attend`; `step` is one of its own making."""

@@ -59,6 +59,11 @@ class EngineConfig:
         None,
         "GIB",
     )
+    attention_backend: Literal["auto", "triton", "torch"] = option(
+        "what computes attention, and what else a layer needs: kernels over the paged cache (auto, on a GPU), or plain "
+        "torch, which is slow there",
+        "auto",
+    )
     enforce_eager: bool = option("on a GPU, launch kernel by kernel: no CUDA graphs", False)
     threads: int | None = option("CPU threads that compute (default: torch's choice)", None, metavar="N")
 

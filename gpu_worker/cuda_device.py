@@ -46,8 +46,8 @@ class CUDAStream:
 
     def run(self, work: Callable[[], None]) -> None:
         """Launch what `work` launches into the stream."""
-        with torch.cuda.stream(self._stream):
-            work()
+        torch.cuda.set_stream(self._stream)  # nobody puts it back: all that is launched says where to
+        work()
 
     def record(self, *, timed: bool = False) -> CUDAEvent:
         """Return an event behind all work launched so far."""
@@ -82,6 +82,7 @@ class CUDADevice:
 
     def prepare(self, work: Callable[[], _T]) -> _T:
         """Do `work` on the default stream and wait for the GPU."""
+        torch.cuda.set_stream(torch.cuda.default_stream(self.torch_device))
         result = work()
         self.settle()
         return result

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, describe, first_line, locate, served_name
-from gpu_worker.attention import Attention, TorchAttention
+from gpu_worker.attention import TorchAttention
+from gpu_worker.backends import choose_backend
 from gpu_worker.config import EngineConfig, served_length
 from gpu_worker.cpu_device import CPUDevice
 from gpu_worker.cuda_device import CUDADevice
@@ -21,6 +22,7 @@ from gpu_worker.loading import choose_dtype, load_weights, why_dtype
 from gpu_worker.model import Decoder
 from gpu_worker.pipeline import StepPipeline
 from gpu_worker.runner import ModelRunner, StepModel
+from gpu_worker.weights import ModelWeights
 from protocol.messages import MOST_NOTES, Opened
 from timeline.recorder import Recorder
 
@@ -117,7 +119,9 @@ def _build(
     tell(f"loading {name} in {str(dtype).removeprefix('torch.')}{f' ({why})' if why else ''}")
     where = _in_words(device.torch_device)
     tell(f"computing on {where}")
-    model, shape = _load(path, model_config, config, max_model_len, dtype, device.torch_device, tell, share)
+    backend, why = choose_backend(config.attention_backend, model_config, dtype, device.torch_device)
+    tell(f"attention by {backend}{f' ({why})' if why else ''}")
+    model, shape = _load(path, model_config, config, max_model_len, dtype, device.torch_device, backend, tell, share)
     blocks = _kv_blocks(config, shape, max_model_len, dtype, device)
     gib = blocks * bytes_per_block(shape, config.block_size, dtype) / 2**30
     tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
@@ -128,9 +132,11 @@ def _build(
             raise CheckpointError(f"a KV cache of {gib:.1f} GiB cannot be made ({first_line(error)})") from error
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
     max_blocks = -(-max_model_len // config.block_size)
-    runner = ModelRunner(model, cache, config.max_num_seqs, max_blocks, model_config.vocab_size)
-    if device.torch_device.type == "cuda" and isinstance(model, Decoder) and not config.enforce_eager:
-        tell(runner.capture_graphs(device, share))
+    sizes = (config.max_num_seqs, max_blocks, model_config.vocab_size, config.max_batch_tokens)
+    runner = ModelRunner(model, cache, *sizes)
+    if backend == "triton":
+        graphs = device.torch_device.type == "cuda" and not config.enforce_eager
+        tell(runner.use_paged_kernels(device, share, graphs=graphs))
     return Engine(
         device=device,
         where=where,
@@ -154,6 +160,7 @@ def _load(
     max_model_len: int,
     dtype: torch.dtype,
     device: torch.device,
+    backend: str,
     tell: Callable[[str], None],
     share: Callable[[float, str], None],
 ) -> tuple[StepModel, KVShape]:
@@ -162,8 +169,7 @@ def _load(
     try:
         if isinstance(model_config, ModelConfig):
             weights = load_weights(path, model_config, dtype, device, load_format, seed, tell, share)
-            attention = _attention(model_config, config, dtype, device)
-            return Decoder(model_config, weights, attention, max_model_len), model_config
+            return _decoder(model_config, weights, config, max_model_len, dtype, device, backend), model_config
         tell(f"{model_config.architecture} runs through transformers' own code, which is slower")
         from gpu_worker.foreign_loading import load_foreign_model  # transformers takes seconds that others are spared
 
@@ -174,12 +180,23 @@ def _load(
         raise CheckpointError(f"{path}: {what} ({first_line(error)})") from error
 
 
-def _attention(model: ModelConfig, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Attention:
-    if device.type == "cpu" or config.enforce_eager:
-        return TorchAttention(model, config.block_size, dtype)
-    from gpu_worker.paged_attention import PagedAttention  # Triton comes with torch for CUDA only
+def _decoder(
+    model: ModelConfig,
+    weights: ModelWeights,
+    config: EngineConfig,
+    max_model_len: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: str,
+) -> Decoder:
+    if backend == "torch":
+        return Decoder(model, weights, TorchAttention(model, config.block_size, dtype), max_model_len)
+    from gpu_worker.fused_ops import FusedOps  # Triton comes with torch for CUDA only
+    from gpu_worker.paged_attention import PagedAttention
 
-    return PagedAttention(model, model.num_heads, config.block_size, dtype, config.max_num_seqs, device)
+    attention = PagedAttention(model, model.num_heads, config.block_size, dtype, config.max_num_seqs, device)
+    ops = FusedOps(model.rms_norm_eps, model.residual_multiplier, dtype, device)
+    return Decoder(model, weights, attention, max_model_len, ops)
 
 
 def _device(config: EngineConfig, tell: Callable[[str], None]) -> Device:

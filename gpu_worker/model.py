@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from checkpoint import ModelConfig
-from gpu_worker.attention import AnyStep, Attention
+from gpu_worker.attention import Attention, StepPlaces
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.projection import Projection, projection
-from gpu_worker.rope import rope_table, rotate
+from gpu_worker.rope import rope_table
+from gpu_worker.torch_ops import TorchOps
 from gpu_worker.weights import LayerWeights, ModelWeights
+
+Rotation = TypeVar("Rotation")
+
+
+class LayerOps(Protocol[Rotation]):
+    """What a layer does between its matrix products: `TorchOps`, or `FusedOps` on a GPU."""
+
+    def projection(self, weight: Tensor, bias: Tensor | None = None) -> Projection:
+        """As `FusedOps.projection`."""
+
+    def add_norm(self, residual: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:
+        """As `FusedOps.add_norm`."""
+
+    def rotation(self, table: Tensor, positions: Tensor) -> Rotation:
+        """As `FusedOps.rotation`."""
+
+    def place(
+        self, qkv: Tensor, norms: tuple[Tensor, Tensor] | None, rotation: Rotation | None, where: Tensor,
+        cache: KVCache, layer: int, heads: int,
+    ) -> Tensor:  # fmt: skip
+        """As `FusedOps.place`."""
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """As `FusedOps.gate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +48,23 @@ class _Layer:
 
     input_norm: Tensor
     qkv: Projection
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    norms: tuple[Tensor, Tensor] | None  # of queries and keys
     output: Projection
     mlp_norm: Tensor
     gate_up: Projection
     down: Projection
 
     @classmethod
-    def taking_over(cls, weights: LayerWeights) -> _Layer:
+    def taking_over(cls, weights: LayerWeights, ops: LayerOps[Any]) -> _Layer:
+        normed = weights.q_norm is not None and weights.k_norm is not None
         return cls(
             input_norm=weights.input_norm,
-            qkv=projection(weights.qkv, weights.qkv_bias),
-            q_norm=weights.q_norm,
-            k_norm=weights.k_norm,
-            output=projection(weights.output, weights.output_bias),
+            qkv=ops.projection(weights.qkv, weights.qkv_bias),
+            norms=(weights.q_norm, weights.k_norm) if normed else None,  # type: ignore[arg-type]
+            output=ops.projection(weights.output, weights.output_bias),
             mlp_norm=weights.mlp_norm,
-            gate_up=projection(weights.gate_up, weights.gate_up_bias),
-            down=projection(weights.down, weights.down_bias),
+            gate_up=ops.projection(weights.gate_up, weights.gate_up_bias),
+            down=ops.projection(weights.down, weights.down_bias),
         )
 
 
@@ -50,57 +75,59 @@ class Decoder:
     """
 
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights, attention: Attention, max_positions: int | None = None
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        attention: Attention,
+        max_positions: int | None = None,
+        ops: LayerOps[Any] | None = None,
     ) -> None:
+        """`ops` is plain torch's if none is given; `attention` and it must be at home on the same devices."""
         self.config, self.attention = config, attention
-        self._embedding, self._final_norm = weights.embedding, weights.norm
-        self._layers = tuple(_Layer.taking_over(layer) for layer in weights.layers)
-        self._head = projection(weights.head, keep=weights.head is weights.embedding)
+        self._ops: LayerOps[Any] = ops or TorchOps(config.rms_norm_eps, config.residual_multiplier)
+        self.embedding, self._final_norm = weights.embedding, weights.norm
+        self._layers = tuple(_Layer.taking_over(layer, self._ops) for layer in weights.layers)
+        self._head_weight = weights.head
+        self.head = projection(weights.head, keep=weights.head is weights.embedding)
         self.rope = rope_table(config, max_positions or config.default_model_len, weights.norm.device)
         self._rotated = tuple(i not in config.unrotated_layers for i in range(config.num_layers))
 
     @torch.inference_mode()
     def forward(
-        self, tokens: Tensor, positions: Tensor, logits_at: Tensor | None, step: AnyStep, cache: KVCache
+        self, tokens: Tensor, positions: Tensor, logits_at: Tensor | None, step: StepPlaces, cache: KVCache
     ) -> Tensor:
         """Write the K and V of `tokens` to `cache` and return logits: float32 [S, vocabulary].
 
         `tokens`, `positions`: int64 [T], row after row as `step` was prepared. `logits_at`: int64 [S], the places among
         the T tokens whose successor is wanted; S may be 0; None is all of them.
         """
-        config = self.config
-        cos, sin = self.rope[positions][:, None].chunk(2, dim=-1)
-        share = config.residual_multiplier
-        x = F.embedding(tokens, self._embedding)
-        if config.embedding_multiplier != 1:
-            x = x * config.embedding_multiplier
+        embedded = F.embedding(tokens, self.embedding)
+        if self.config.embedding_multiplier != 1:
+            embedded = embedded * self.config.embedding_multiplier
+        hidden = self.hidden(embedded, positions, step, cache)
+        return self.scaled(self.head(hidden if logits_at is None else hidden.index_select(0, logits_at)))
+
+    def hidden(self, embedded: Tensor, positions: Tensor, step: StepPlaces, cache: KVCache) -> Tensor:
+        """Write K and V to `cache` and return what the head multiplies, [T, hidden]; `embedded` [T, hidden] is used up.
+
+        `positions`: int [T].
+        """
+        ops, config = self._ops, self.config
+        rotation = ops.rotation(self.rope, positions)
+        residual, delta = embedded, None
         for i, layer in enumerate(self._layers):
-            mixed = self._attention(i, layer, self._norm(x, layer.input_norm), cos, sin, step, cache)
-            x = torch.add(x, mixed, alpha=share)
-            x = torch.add(x, self._mlp(layer, self._norm(x, layer.mlp_norm)), alpha=share)
-        x = self._norm(x if logits_at is None else x.index_select(0, logits_at), self._final_norm)
-        logits = self._head(x).float()
-        return logits if config.logits_scaling == 1 else logits / config.logits_scaling
+            qkv = layer.qkv(ops.add_norm(residual, delta, layer.input_norm))
+            turned = rotation if self._rotated[i] else None
+            q = ops.place(qkv, layer.norms, turned, step.where, cache, i, config.num_heads)
+            mixed = layer.output(self.attention.attend(i, q, cache, step).flatten(1))
+            delta = layer.down(ops.gate(layer.gate_up(ops.add_norm(residual, mixed, layer.mlp_norm))))
+        return ops.add_norm(residual, delta, self._final_norm)
 
-    def _attention(
-        self, i: int, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor, step: AnyStep, cache: KVCache
-    ) -> Tensor:
-        config = self.config
-        heads, kv_heads = config.num_heads, config.num_kv_heads
-        qkv = layer.qkv(x).view(len(x), -1, config.head_dim)
-        qk, v = qkv[:, : heads + kv_heads], qkv[:, heads + kv_heads :]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            qk = torch.cat((self._norm(qk[:, :heads], layer.q_norm), self._norm(qk[:, heads:], layer.k_norm)), dim=1)
-        if self._rotated[i]:
-            qk = rotate(qk, cos, sin)
-        cache.write(i, qk[:, heads:], v, step.where)
-        mixed = self.attention.attend(i, qk[:, :heads], cache, step)
-        return layer.output(mixed.flatten(1))
+    def head_into(self, hidden: Tensor, out: Tensor) -> None:
+        """Put what the head gives, [T, vocabulary], into `out`; on a GPU, where weights stay as they are."""
+        torch.mm(hidden, self._head_weight.t(), out=out)
 
-    def _mlp(self, layer: _Layer, x: Tensor) -> Tensor:
-        gate, up = layer.gate_up(x).chunk(2, dim=-1)
-        return layer.down(F.silu(gate) * up)
-
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        # torch squares and sums in float32 whatever x is.
-        return F.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+    def scaled(self, raw: Tensor) -> Tensor:
+        """Return logits as they are meant, float32, from what the head gave."""
+        logits = raw.float()
+        return logits if self.config.logits_scaling == 1 else logits / self.config.logits_scaling

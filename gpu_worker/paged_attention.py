@@ -1,46 +1,64 @@
-"""Attention on a GPU: pure decode steps by the paged kernels, everything else in plain torch."""
+"""Attention on a GPU by kernels over the paged cache: one for rows of one token, one for tiles of longer rows."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gpu_worker.attention import AnyStep, AttentionShape, AttentionStep, DecodeStep, TorchAttention
+from gpu_worker.attention import AttentionShape
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.paged_decode import PagedDecode
+from gpu_worker.paged_prefill import PagedPrefill, Tiles, tile_tokens
+
+LEAST_PARTS_BESIDE_PROMPTS = 4
+"""A step with prompts has room for many rows, and often few are there: those few are shared out all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Rows of one token each, int32 [R]; a row of length 0 is none."""
+
+    at: Tensor | None  # which of the step's tokens; None: all of them in order
+    slots: Tensor
+    lengths: Tensor  # positions that each sees, its own included
+
+
+@dataclass(frozen=True, slots=True)
+class PagedAttentionStep:
+    """A step as the device has it; the host knows its shapes alone."""
+
+    where: Tensor  # int64 [T]: where each token's K and V are to be written
+    tables: Tensor  # int32 [slots, blocks]
+    rows: DecodeRows
+    tiles: Tiles | None
 
 
 class PagedAttention:
-    """What `TorchAttention` is, and a way for steps that live in a CUDA graph."""
+    """The kernels, for one model and at most `rows` rows of one token."""
 
     def __init__(
         self, shape: AttentionShape, num_heads: int, block_size: int, dtype: torch.dtype, rows: int,
         device: torch.device,
     ) -> None:  # fmt: skip
-        """Serve decode steps of at most `rows` rows."""
-        self._torch = TorchAttention(shape, block_size, dtype)
         self.block_size = block_size
+        self.tile_tokens = tile_tokens(num_heads, shape.num_kv_heads, dtype)
         self._windows = shape.layer_windows or (0,) * shape.num_layers
-        self._decode = PagedDecode(
-            rows, num_heads, shape.num_kv_heads, shape.head_dim, block_size, shape.attention_scale, device
-        )
+        heads = (num_heads, shape.num_kv_heads, shape.head_dim, block_size, shape.attention_scale, device)
+        self._decode = PagedDecode(rows, *heads, least_parts=LEAST_PARTS_BESIDE_PROMPTS)
+        self._prefill = PagedPrefill(*heads)
 
-    def prepare(self, tables: Tensor, position: NDArray[np.int32], count: NDArray[np.int32]) -> AttentionStep:
-        """As `TorchAttention.prepare`."""
-        return self._torch.prepare(tables, position, count)
+    def attend(self, layer: int, q: Tensor, cache: KVCache, step: PagedAttentionStep) -> Tensor:
+        """Return the attention of each token over its own past, [T, num_heads, head_dim], as `q`, which is contiguous.
 
-    def decode(self, tables: Tensor, slots: Tensor, positions: Tensor) -> DecodeStep:
-        """Return the step of one token a row, at `positions` (int64 [R]) of `slots` (int32 [R]); all on the device."""
-        block = tables[slots.long(), positions // self.block_size].long()
-        where = block * self.block_size + positions % self.block_size
-        return DecodeStep(where, tables, slots, (positions + 1).int())
-
-    def attend(self, layer: int, q: Tensor, cache: KVCache, step: AnyStep) -> Tensor:
-        """As `TorchAttention.attend`, for either kind of step."""
-        if isinstance(step, AttentionStep):
-            return self._torch.attend(layer, q, cache, step)
-        return self._decode.attend(
-            q, cache.k[layer], cache.v[layer], step.tables, step.slots, step.lengths, self._windows[layer]
-        )
+        The step's own K and V must have been written to `cache` before.
+        """
+        keys, values, window, rows = cache.k[layer], cache.v[layer], self._windows[layer], step.rows
+        if step.tiles is None:
+            return self._decode.attend(q, keys, values, step.tables, rows.slots, rows.lengths, window)
+        out = torch.empty_like(q)
+        self._prefill.attend(q, keys, values, step.tables, step.tiles, window, out)
+        if rows.at is not None and len(rows.slots):
+            self._decode.attend_some(q, keys, values, step.tables, rows.slots, rows.lengths, window, rows.at, out)
+        return out

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gpu_worker.adjusted_rows import AdjustedRows
 from gpu_worker.device import Device, Event
 from gpu_worker.runner import LISTED, ModelRunner, StepOutput
+from gpu_worker.sampler import unpacked
 from gpu_worker.staging import StagingBuffer
 from gpu_worker.step_events import DeviceSpans, StepEvents
 from protocol.messages import Failed, Plan, Result, SpanKind
@@ -35,8 +36,7 @@ class Buffers:
 
     staging: StagingBuffer
     output: StepOutput
-    token: torch.Tensor  # on the host
-    status: torch.Tensor
+    sampled: torch.Tensor  # on the host
     listed_token: torch.Tensor
     logprob: torch.Tensor
 
@@ -84,10 +84,9 @@ class StepPipeline:
         rows, listed = AdjustedRows(slots), np.zeros(slots, np.uint8)
         self._free = [
             Buffers(
-                staging=StagingBuffer(device, max_tokens, slots, blocks, notes, rows, listed, runner.size_for),
+                staging=StagingBuffer(device, max_tokens, slots, blocks, notes, rows, listed, runner.paged),
                 output=runner.new_output(),
-                token=device.host_buffer(slots, torch.int64),
-                status=device.host_buffer(slots, torch.uint8),
+                sampled=device.host_buffer(slots, torch.int64),
                 listed_token=device.host_buffer(slots * LISTED, torch.int64),
                 logprob=device.host_buffer(slots * LISTED, torch.float32),
             )
@@ -143,8 +142,7 @@ class StepPipeline:
         def copy_out() -> None:
             if events is not None:
                 events.copy_out = device.copy_out.mark()
-            buffers.token[:samples].copy_(buffers.output.token[:samples], non_blocking=True)
-            buffers.status[:samples].copy_(buffers.output.status[:samples], non_blocking=True)
+            buffers.sampled[:samples].copy_(buffers.output.sampled[:samples], non_blocking=True)
             if entries:
                 buffers.listed_token[:entries].copy_(buffers.output.listed_token[:entries], non_blocking=True)
                 buffers.logprob[:entries].copy_(buffers.output.logprob[:entries], non_blocking=True)
@@ -187,11 +185,12 @@ class StepPipeline:
         if batch.skipped:
             return Failed(plan.session, plan.step, False, "queued behind a failed step")
         listed_token, logprob = _listed(batch)
+        token, status = unpacked(buffers.sampled.numpy()[: batch.samples])
         return Result(
             session=plan.session,
             step=plan.step,
-            token=buffers.token[: batch.samples].numpy().astype(np.uint32),
-            status=buffers.status[: batch.samples].numpy().copy(),
+            token=token,
+            status=status,
             listed=batch.listed,
             listed_token=listed_token,
             logprob=logprob,

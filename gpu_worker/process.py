@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from math import ceil
@@ -34,6 +35,9 @@ EVENT_POLL_SECONDS = 20e-6
 CLOCK_SECONDS = 1.0
 """How often a device's clock is compared with the host's while the timeline records."""
 
+COLLECT_SECONDS = 10.0
+"""How often garbage is collected while nothing is in flight."""
+
 INTAKE_PER_TURN = 64
 """Messages taken before finished batches are looked after: a flood must not hold up answers."""
 
@@ -56,6 +60,7 @@ class WorkerProcess:
         self._dropped = DropLog(_log, "a message")
         self._stale = DropLog(_log, "a message of a session that is over")
         self._set_clock_at = 0.0
+        self._collected = 0.0
         self._clock = AwakeClock(longest_turn=2 * HEARTBEAT_SECONDS)
         self._poller = zmq.Poller()
         self._poller.register(router, zmq.POLLIN)
@@ -68,6 +73,11 @@ class WorkerProcess:
 
     def run(self) -> None:
         """Serve until told to stop."""
+        # A collection in the middle of a step could make the GPU wait: none comes by itself, and what the start has
+        # left behind is never looked at again.
+        gc.disable()
+        gc.collect()
+        gc.freeze()
         while not self._stop.is_set:
             self._wait()
             now = self._clock.turn()
@@ -80,11 +90,17 @@ class WorkerProcess:
             self._answer()
             self._hand_over(now)
             self._tell_timeline(now)
+            if not self._in_flight and now - self._collected > COLLECT_SECONDS:
+                self._collected = now
+                gc.collect()
+
+    @property
+    def _in_flight(self) -> bool:
+        return self._session is not None and len(self._session.pipeline) > 0
 
     def _wait(self) -> None:
         """Block until a message, a finished batch or a second has come, or what is recorded is to be told."""
-        session = self._session
-        in_flight = session is not None and len(session.pipeline) > 0
+        session, in_flight = self._session, self._in_flight
         began = nanoseconds()
         patience = ceil(1000 * self._timeline.patience)
         if self._wakeup is not None:

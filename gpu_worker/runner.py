@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from gpu_worker.adjustments import Adjustments
-from gpu_worker.attention import Attention, AttentionStep
+from gpu_worker.attention import Attention, AttentionStep, TorchAttention
 from gpu_worker.device import Device
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.logprobs import list_logprobs
 from gpu_worker.model import Decoder
-from gpu_worker.sampler import Sampler
-from gpu_worker.staging import HostColumns, StepColumns
+from gpu_worker.paged_columns import PagedStep, Samples
+from gpu_worker.sampler import Sampler, packed
+from gpu_worker.staging import HostColumns, StepColumns, TableEntries, TokenColumns
 from protocol.logprobs import MOST_LOGPROBS
 from protocol.messages import Plan
 
@@ -24,7 +25,7 @@ LISTED = 1 + MOST_LOGPROBS
 """Log probabilities of one sample, at most."""
 
 if TYPE_CHECKING:
-    from gpu_worker.decode_graphs import DecodeGraphs  # which needs Triton
+    from gpu_worker.paged_steps import PagedSteps  # which needs Triton
 
 
 class StepModel(Protocol):
@@ -32,7 +33,7 @@ class StepModel(Protocol):
 
     @property
     def attention(self) -> Attention:
-        """What prepares the step that `forward` gets."""
+        """What attends; `TorchAttention` prepares the step that `forward` gets."""
 
     def forward(
         self, tokens: Tensor, positions: Tensor, logits_at: Tensor, step: AttentionStep, cache: KVCache
@@ -42,13 +43,12 @@ class StepModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """One step's own device buffers for what it samples: token int64[slots], status uint8[slots].
+    """One step's own device buffers for what it samples.
 
-    What is listed fills the beginning of the other two: L times the step's greatest number of entries, row after row.
+    What is listed fills the beginning of the last two: L times the step's greatest number of entries, row after row.
     """
 
-    token: torch.Tensor
-    status: torch.Tensor
+    sampled: torch.Tensor  # int64 [slots], `packed`
     listed_token: torch.Tensor  # int64 [slots * LISTED]
     logprob: torch.Tensor  # float32 [slots * LISTED]
 
@@ -56,8 +56,13 @@ class StepOutput:
 class ModelRunner:
     """Model, KV cache, block tables, last tokens and sampling settings of `slots` slots."""
 
-    def __init__(self, model: StepModel, cache: KVCache, slots: int, max_blocks: int, vocabulary: int) -> None:
-        """Begin with empty tables; `max_blocks` is the length of a slot's block table."""
+    def __init__(
+        self, model: StepModel, cache: KVCache, slots: int, max_blocks: int, vocabulary: int, max_tokens: int
+    ) -> None:
+        """Begin with empty tables; `max_blocks` is the length of a slot's block table.
+
+        A step has at most `max_tokens` tokens.
+        """
         self.device = cache.k[0].device
         self._model = model
         self.cache = cache
@@ -66,30 +71,30 @@ class ModelRunner:
         # One slot more than there are: padded rows have it, and its blocks are all block 0.
         self._block_table = torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device=self.device)
         self._last_token = torch.zeros(slots + 1, dtype=torch.int64, device=self.device)
-        self._slots = slots
-        self._graphs: DecodeGraphs | None = None
+        self._slots, self._max_tokens = slots, max_tokens
+        self.paged: PagedSteps | None = None  # if kernels over pages compute the steps
 
     def new_output(self) -> StepOutput:
         """Return buffers for one step in flight."""
         return StepOutput(
-            token=torch.zeros(self._slots, dtype=torch.int64, device=self.device),
-            status=torch.zeros(self._slots, dtype=torch.uint8, device=self.device),
+            sampled=torch.zeros(self._slots, dtype=torch.int64, device=self.device),
             listed_token=torch.zeros(self._slots * LISTED, dtype=torch.int64, device=self.device),
             logprob=torch.zeros(self._slots * LISTED, dtype=torch.float32, device=self.device),
         )
 
-    def capture_graphs(self, device: Device, share: Callable[[float, str], None]) -> str:
-        """Capture the decode step of each batch size; return in words what it took. The model must be able to."""
-        from gpu_worker.decode_graphs import DecodeGraphs
+    def use_paged_kernels(self, device: Device, share: Callable[[float, str], None], *, graphs: bool) -> str:
+        """Have all steps computed by kernels over pages, for which the model must have been made.
+
+        Everything is compiled, and captured if `graphs`; return in words what it took.
+        """
+        from gpu_worker.paged_steps import PagedSteps
 
         assert isinstance(self._model, Decoder)
-        self._graphs = DecodeGraphs(self._model, self.cache, self._block_table, self._last_token)
-        return self._graphs.capture(device, share)
-
-    @property
-    def size_for(self) -> Callable[[int], int] | None:
-        """How long the columns of a pure decode step of so many rows must be; None if they are not wanted."""
-        return None if self._graphs is None else self._graphs.size_for
+        self.paged = PagedSteps(
+            self._model, self.cache, self._block_table, self._last_token, self._max_tokens, graphs=graphs
+        )
+        self.paged.warm_up(device)
+        return self.paged.capture(device, share) if graphs else "no CUDA graphs: kernels are launched one by one"
 
     @torch.inference_mode()
     def run(
@@ -104,47 +109,66 @@ class ModelRunner:
 
         `before_sampling` is called between the forward pass and the sampler.
         """
-        self._block_table[columns.table_slot.long(), columns.table_index.long()] = columns.table_block
-        if len(plan.begin_slot):
+        if columns.tables is not None:
+            self._write_tables(columns.tables)
+        if columns.settings is not None:
             self._sampler.admit_staged(plan.begin_slot, plan.temperature, plan.top_k, plan.top_p, columns.settings)
         if columns.adjusting is not None:
             self._adjustments.begin(columns.adjusting, host.adjusted_rows)
-        if self._graphs is not None and columns.decode is not None:
-            self._decode(self._graphs, host, columns, columns.decode, output, before_sampling)
+        if isinstance(columns.step, PagedStep):
+            self._run_paged(columns.step, host, columns, output, before_sampling)
             return
-        tokens = columns.tokens.long()
-        # The step before has just sampled these, or is about to: the stream's order makes them right.
-        tokens[columns.carry_at.long()] = self._last_token[columns.carry_slot.long()]
-        blocks = -(-host.longest // self.cache.block_size)
-        tables = self._block_table[columns.row_slot.long(), :blocks]
-        attention = self._model.attention.prepare(tables, host.position, host.count)
-        logits = self._model.forward(tokens, columns.positions.long(), columns.logits_at.long(), attention, self.cache)
+        assert columns.samples is not None
+        logits = self._logits(host, columns.step, columns.samples)
         before_sampling()
         if len(host.sample_slot):
-            self._sample(logits, host, columns, output)
+            self._sample(logits, columns.samples, host, columns, output)
 
-    def _decode(
+    def _run_paged(
         self,
-        graphs: DecodeGraphs,
+        step: PagedStep,
         host: HostColumns,
         columns: StepColumns,
-        rows: torch.Tensor,
         output: StepOutput,
         before_sampling: Callable[[], None],
     ) -> None:
-        """Compute a step of one token a row, all of which carry and sample, by a graph; it ends with the likeliest."""
-        decoded = graphs.run(rows)
+        assert self.paged is not None
+        rows, samples = len(host.sample_slot), columns.samples
+        decoded = self.paged.decode(step, rows) if samples is None else self.paged.mixed(step, samples)
         before_sampling()
-        samples = len(host.sample_slot)
-        eager = columns.adjusted is not None or columns.listed_at is not None
-        if eager or self._sampler.needs_random(host.sample_slot):
-            self._sample(decoded.logits[:samples], host, columns, output)
-        else:
-            output.token[:samples] = decoded.token[:samples]
-            output.status[:samples] = decoded.status[:samples]
+        if self._plain(host, columns):
+            output.sampled[:rows].copy_(decoded.sampled)
+        elif rows:
+            assert isinstance(self._model, Decoder)
+            self._sample(self._model.scaled(decoded.logits), samples or step.samples(rows), host, columns, output)
 
-    def _sample(self, logits: Tensor, host: HostColumns, columns: StepColumns, output: StepOutput) -> None:
-        samples, slots, positions = len(host.sample_slot), columns.sample_slot.long(), columns.sample_position.long()
+    def _plain(self, host: HostColumns, columns: StepColumns) -> bool:
+        """Whether the likeliest tokens are all that is wanted."""
+        eager = columns.adjusted is not None or columns.listed_at is not None
+        return not eager and not self._sampler.needs_random(host.sample_slot)
+
+    def _write_tables(self, entries: TableEntries) -> None:
+        if self.paged is not None:
+            self.paged.write_tables(entries.slot, entries.index, entries.block)
+        else:
+            self._block_table[entries.slot.long(), entries.index.long()] = entries.block
+
+    def _logits(self, host: HostColumns, step: TokenColumns, samples: Samples) -> Tensor:
+        """Compute a step up to its logits, float32 [S, vocabulary]."""
+        attention = self._model.attention
+        assert isinstance(attention, TorchAttention)
+        tokens = step.tokens.long()
+        # The step before has just sampled these, or is about to: the stream's order makes them right.
+        tokens[step.carry_at.long()] = self._last_token[step.carry_slot.long()]
+        blocks = -(-host.longest // self.cache.block_size)
+        tables = self._block_table[step.row_slot.long(), :blocks]
+        prepared = attention.prepare(tables, host.position, host.count)
+        return self._model.forward(tokens, step.positions.long(), samples.at.long(), prepared, self.cache)
+
+    def _sample(
+        self, logits: Tensor, samples: Samples, host: HostColumns, columns: StepColumns, output: StepOutput
+    ) -> None:
+        slots, positions = samples.slot.long(), samples.position.long()
         adjusted, listed = columns.adjusted, columns.listed_at
         own = None if listed is None else logits[listed.long()]  # as the model made them
         if adjusted is not None:
@@ -161,5 +185,4 @@ class ModelRunner:
             output.listed_token[:entries] = tokens.view(-1)
             output.logprob[:entries] = logprobs.view(-1)
         self._last_token[slots] = token
-        output.token[:samples] = token
-        output.status[:samples] = status
+        output.sampled[: len(slots)].copy_(packed(token, status))

@@ -44,6 +44,20 @@ class _Settings:
     seed: Tensor  # int64
 
 
+STATUS_BIT = 32
+"""A sampled row leaves the device as one number: its token, and from this bit on its status."""
+
+
+def packed(token: Tensor, status: Tensor) -> Tensor:
+    """Return tokens (int64 [S]) and statuses (uint8 [S]) as one number each, int64 [S]."""
+    return token | (status.long() << STATUS_BIT)
+
+
+def unpacked(sampled: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+    """Return tokens and statuses, on the host."""
+    return sampled.astype(np.uint32), (sampled >> STATUS_BIT).astype(np.uint8)
+
+
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return (token int64 [S], status uint8 [S]) for `logits` float32 [S, vocabulary]: the likeliest of each row."""
     likeliest, tokens = logits.max(dim=-1)

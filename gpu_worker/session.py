@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,11 +72,17 @@ def check_plan(plan: Plan, engine: Engine) -> None:
         notes, room = len(adjusting.token), engine.max_model_len + MOST_NOTES
         if notes > room or (notes and adjusting.token.max() >= engine.vocab_size):
             raise ProtocolError(f"step {plan.step}: more than {room} notes, or one of no token")
-        if _repeats(adjusting.slot) or not np.isin(adjusting.slot, plan.begin_slot).all():
+        if len(np.unique(adjusting.slot)) < len(adjusting.slot) or not np.isin(adjusting.slot, plan.begin_slot).all():
             raise ProtocolError(f"step {plan.step}: a slot is adjusted twice, or does not begin")
-    if _repeats(plan.table_slot.astype(np.uint64) << np.uint64(32) | plan.table_index):
+    if _repeats(plan.table_slot) and _written_twice(plan):
         raise ProtocolError(f"step {plan.step}: a place in a block table is written twice")
 
 
-def _repeats(column: NDArray[Any]) -> bool:
-    return len(column) > 1 and len(np.unique(column)) < len(column)
+def _repeats(column: NDArray[np.uint32]) -> bool:
+    """Whether a slot is there twice; they are known to be slots, so counting them takes little."""
+    return len(column) > 1 and int(np.bincount(column).max()) > 1
+
+
+def _written_twice(plan: Plan) -> bool:
+    place = plan.table_slot.astype(np.uint64) << np.uint64(32) | plan.table_index
+    return len(np.unique(place)) < len(place)

@@ -34,7 +34,8 @@ class PagedModel:
     ) -> None:
         self.config = load_config(path)
         weights = weights or load_weights(path, self.config, dtype, CPU)
-        self.decoder = Decoder(self.config, weights, TorchAttention(self.config, block_size, dtype), served)
+        self.attention = TorchAttention(self.config, block_size, dtype)
+        self.decoder = Decoder(self.config, weights, self.attention, served)
         self.blocks_each = -(-1024 // block_size)
         self.cache = KVCache.allocate(self.config, 8 * self.blocks_each + 1, block_size, dtype, CPU, fill=float("nan"))
         # Blocks in no order, so that a mix-up of block and position shows.
@@ -48,7 +49,7 @@ class PagedModel:
         count = np.array([len(tokens) for _, tokens in rows] + [1] * padded, np.int32)
         position = np.concatenate((self.length[requests], np.zeros(padded, np.int32)))
         tables = torch.cat((self.tables[requests], torch.zeros(padded, self.blocks_each, dtype=torch.int32)))
-        step = self.decoder.attention.prepare(tables, position, count)
+        step = self.attention.prepare(tables, position, count)
         tokens = torch.tensor([token for _, some in rows for token in some] + [0] * padded)
         positions = torch.tensor([p + i for p, n in zip(position, count, strict=True) for i in range(n)])
         logits = self.decoder.forward(tokens, positions, torch.arange(len(tokens)), step, self.cache)

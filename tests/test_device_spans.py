@@ -125,6 +125,7 @@ def test_switched_on_in_between_whole_steps_are_recorded(engine: Engine) -> None
         loop.plan()
         loop.settle()
     recorder.on = True
+    engine.device.set_clock()
     first = loop.plans[-1].step + 1
     loop.drain()
     spans = recorder.take()

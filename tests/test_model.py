@@ -138,7 +138,7 @@ def test_logits_are_computed_for_the_wanted_rows_only(tmp_path: Path) -> None:
     paged = PagedModel(save(tiny_model("grouped queries"), tmp_path))
     tokens = torch.tensor(some_tokens(20))
     (every,) = paged.step((0, tokens.tolist()))
-    step = paged.decoder.attention.prepare(paged.tables[:1], paged.length[:1] * 0, paged.length[:1])
+    step = paged.attention.prepare(paged.tables[:1], paged.length[:1] * 0, paged.length[:1])
     for wanted in ([19], [3, 19, 3], []):
         at = torch.tensor(wanted, dtype=torch.int64)
         logits = paged.decoder.forward(tokens, torch.arange(20), at, step, paged.cache)
@@ -202,7 +202,7 @@ def test_logits_equal_those_of_transformers_at_far_positions(variant: str, tmp_p
     for first in (1_000, 8_160, 100_000):
         paged = PagedModel(save(model, tmp_path), served=first + count)
         # Rotated as if far out, while the row begins where its past does.
-        step = paged.decoder.attention.prepare(paged.tables[:1], np.array([0]), np.array([count]))
+        step = paged.attention.prepare(paged.tables[:1], np.array([0]), np.array([count]))
         far = torch.arange(first, first + count)
         logits = paged.decoder.forward(tokens, far, torch.arange(count), step, paged.cache)
         with torch.inference_mode():
