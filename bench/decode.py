@@ -104,6 +104,7 @@ def _measured(
 ) -> dict[str, Any] | None:
     """Return what steps of one kind take, or None if the KV cache is too small for them."""
     from bench.decode_steps import kv_bytes, weight_bytes
+    from bench.step_loop import microseconds
 
     if not steps.fits(batch, context):
         tell("decode", f"{batch} rows of {context:,} tokens do not fit into the KV cache: left out")
@@ -118,7 +119,8 @@ def _measured(
         "context": context,
         "device_ms": {"p50": 1e3 * seconds, "p99": 1e3 * float(np.percentile(timed.device_seconds, 99))},
         "ms_a_step": 1e3 * timed.seconds / given.steps,
-        "idle_share": max(0.0, 1.0 - float(timed.device_seconds.sum()) / timed.seconds),
+        "host_us": microseconds(timed.host_seconds),
+        "idle_share": timed.idle_share,
         "weight_bytes": weights,
         "kv_bytes": kv,
         "bytes_per_second": (weights + kv) / seconds,
@@ -135,13 +137,17 @@ def text(report: dict[str, Any]) -> str:
         f"{report['model']}, random weights, {report['dtype']} on {report['where']}; "
         f"memory: read {read:,.1f} GB/s, copy {copy:,.1f} GB/s"
     )
-    lines.append("              device, ms a step       with    device   GB read a step           floor,   times")
-    lines.append("batch context     p50     p99       launch     idle   weights      KV    GB/s       ms     it")
+    lines.append(
+        "              device, ms a step     with   host, µs a step  device   GB read a step         floor,  times"
+    )
+    lines.append(
+        "batch context     p50     p99     launch       p50     p99    idle   weights     KV   GB/s      ms     it"
+    )
     for step in report["steps"]:
         lines.append(
             f"{step['batch']:5}{step['context']:8,}{step['device_ms']['p50']:8.3f}{step['device_ms']['p99']:8.3f}"
-            f"{step['ms_a_step']:13.3f}{step['idle_share']:9.1%}{step['weight_bytes'] / GIGA:10.3f}"
-            f"{step['kv_bytes'] / GIGA:8.3f}{step['bytes_per_second'] / GIGA:8,.0f}{step['floor_ms']:9.3f}"
-            f"{step['times_the_floor']:7.2f}"
+            f"{step['ms_a_step']:11.3f}{step['host_us']['p50']:10,.0f}{step['host_us']['p99']:8,.0f}"
+            f"{step['idle_share']:8.1%}{step['weight_bytes'] / GIGA:10.3f}{step['kv_bytes'] / GIGA:7.3f}"
+            f"{step['bytes_per_second'] / GIGA:7,.0f}{step['floor_ms']:8.3f}{step['times_the_floor']:7.2f}"
         )
     return "\n".join(lines)

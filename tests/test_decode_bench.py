@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bench.__main__ import main as bench_main
 from bench.bandwidth import bandwidth
 from bench.contestant import BenchmarkError
 from bench.decode_steps import WARM_UP_STEPS, DecodeSteps, kv_bytes, weight_bytes
+from bench.device_time import device_seconds
 from bench.shapes import shape_of
 from checkpoint import ModelConfig, describe
 from gpu_worker.config import EngineConfig
@@ -57,6 +59,7 @@ def test_each_kind_of_step_is_timed_beside_its_floor(
         assert step["times_the_floor"] == pytest.approx(step["device_ms"]["p50"] / step["floor_ms"])
         assert step["bytes_per_second"] == pytest.approx(1e3 * read / step["device_ms"]["p50"])
         assert 0 <= step["idle_share"] < 1
+        assert 1 < step["host_us"]["p50"] <= step["host_us"]["p99"] < 1e6
     shown = decode.text(report)
     assert f"{report['steps'][1]['times_the_floor']:.2f}" in shown
 
@@ -104,6 +107,30 @@ def test_a_step_that_fails_is_said_in_words(engine: Engine, monkeypatch: pytest.
     monkeypatch.setattr(StepPipeline, "collect", failing)
     with pytest.raises(BenchmarkError, match="2 rows of 9 tokens: no luck"):
         steps.run(2, 9, 1)
+
+
+def test_the_hosts_time_is_what_launching_and_collecting_take(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, collect = StepPipeline.launch, StepPipeline.collect
+
+    def launched(self: StepPipeline, plan: Plan) -> None:
+        time.sleep(0.02)
+        launch(self, plan)
+
+    def collected(self: StepPipeline) -> Result | Failed:
+        time.sleep(0.01)
+        return collect(self)
+
+    monkeypatch.setattr(StepPipeline, "launch", launched)
+    monkeypatch.setattr(StepPipeline, "collect", collected)
+    timed = DecodeSteps(engine).run(2, 9, 3)
+    assert len(timed.host_seconds) == 3
+    assert 0.03 < timed.host_seconds.min() < 0.06
+
+
+def test_a_device_is_timed_from_one_call_to_the_next(engine: Engine) -> None:
+    pauses = iter([0.05, 0.01, 0.02])
+    times = device_seconds(engine.device, lambda: time.sleep(next(pauses)), tries=2)
+    assert times == pytest.approx([0.01, 0.02], abs=0.005)
 
 
 def test_bandwidth_is_bytes_over_time(engine: Engine) -> None:

@@ -37,6 +37,9 @@ BESIDE_THE_WORKER = {
     "bench/append_paged.py",
     "bench/decode_steps.py",
     "bench/bandwidth.py",
+    "bench/read_kernel.py",
+    "bench/matrix_rate.py",
+    "bench/operations.py",
 }
 """What the worker is measured against, in processes of its own, and what measures its engine without any other."""
 
