@@ -11,17 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from bench import decode
+from bench import decode, decode_attention
 from bench.__main__ import main as bench_main
 from bench.bandwidth import bandwidth
 from bench.contestant import BenchmarkError
+from bench.decode_attention import DecodeAttention, open_device
 from bench.decode_steps import WARM_UP_STEPS, DecodeSteps, kv_bytes, weight_bytes
 from bench.device_time import device_seconds
 from bench.shapes import shape_of
 from checkpoint import ModelConfig, describe
+from gpu_worker.attention import AttentionStep, TorchAttention
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine, build_engine
+from gpu_worker.kv_cache import KVCache
 from gpu_worker.pipeline import StepPipeline
 from gpu_worker.session import check_plan
 from protocol.messages import Failed, Plan, Result
@@ -163,6 +167,55 @@ def test_a_layer_with_a_window_reads_no_more_than_that() -> None:
     assert kv_bytes(model, "bfloat16", 2, 20) == whole // 5
 
 
+def test_attention_alone_is_timed_a_layer_beside_the_bandwidth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_word_model(tmp_path / "model", "one", "two")
+    monkeypatch.setitem(decode_attention.BYTES_OF_A_ROUND, "cpu", 10_000)
+    monkeypatch.setattr(decode_attention, "free_memory", lambda _: 120_000)
+    sizes = ["--batch", "1", "3", "--context", "16", "40", "400", "--steps=4", "--buffer-mib=4"]
+    options = [f"--model={model}", "--device=cpu", "--dtype=float32", "--attention", *sizes, "--json"]
+    monkeypatch.setattr("sys.argv", ["bench", "decode", *options, "--", "--threads=1", "--max-batch-tokens=512"])
+    assert bench_main() == 0
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    found = [(one["batch"], one["context"]) for one in report["attention"]]
+    assert found == [(1, 16), (1, 40), (1, 400), (3, 16), (3, 40)]
+    assert "3 rows of 400 tokens do not fit into memory: left out" in said.err
+    fastest = max(report["read_bytes_per_second"], report["copy_bytes_per_second"])
+    for one in report["attention"]:
+        assert one["kv_bytes"] == one["batch"] * one["context"] * 2 * 8 * 4
+        assert one["layers"] == max(2, -(-10_000 // one["kv_bytes"]))
+        speed = 1e6 * one["kv_bytes"] / one["layer_us"]["p50"]
+        assert one["bytes_per_second"] == pytest.approx(speed)
+        assert one["share_of_bandwidth"] == pytest.approx(speed / fastest)
+        assert one["layer_us"]["p50"] <= one["layer_us"]["p99"]
+    assert f"{report['attention'][1]['layer_us']['p50']:.1f}" in decode.text(report)
+
+
+def test_a_round_of_attention_has_every_layer_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, int]] = []
+    attend = TorchAttention.attend
+
+    def watched(self: TorchAttention, layer: int, q: Tensor, cache: KVCache, step: AttentionStep) -> Tensor:
+        out = attend(self, layer, q, cache, step)
+        assert bool(out.isfinite().all())
+        seen.append((layer, len(q), step.sights[0].decode[0].length))
+        return out
+
+    monkeypatch.setattr(TorchAttention, "attend", watched)
+    monkeypatch.setitem(decode_attention.BYTES_OF_A_ROUND, "cpu", 3 * 2 * 33 * 2 * 8 * 4)
+    model = describe(write_word_model(tmp_path / "model", "one", "two"))
+    assert isinstance(model, ModelConfig)
+    device = open_device("cpu", 1)
+    try:
+        times = DecodeAttention(device, model, torch.float32, 16).run(2, 33, 5)
+    finally:
+        device.close()
+    assert len(times) == 5
+    assert seen == [(layer, 2, 33) for _ in range(1 + 5) for layer in range(3)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -173,6 +226,7 @@ def test_a_layer_with_a_window_reads_no_more_than_that() -> None:
         (["--context", "200000"], "are more than the model's 131072"),
         (["--model", "/nowhere/at/all"], "no such file or folder"),
         *([] if torch.cuda.is_available() else [(["--batch", "1"], "--device cuda: torch sees no GPU")]),
+        *([] if torch.cuda.is_available() else [(["--attention"], "--device cuda: torch sees no GPU")]),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_measured(

@@ -36,6 +36,7 @@ BESIDE_THE_WORKER = {
     "bench/flash_stand_in.py",
     "bench/append_paged.py",
     "bench/decode_steps.py",
+    "bench/decode_attention.py",
     "bench/bandwidth.py",
     "bench/read_kernel.py",
     "bench/matrix_rate.py",
