@@ -56,16 +56,16 @@ def test_a_request_is_asked_for_when_it_is_due_and_the_others_are_heard_meanwhil
             StubScheduler(directory.address("stub"), lambda ask: [1] * ask.max_tokens) as scheduler,
             ThinClient(directory.address("stub")) as client,
         ):
-            moments = client.arrive(Workload(((5, 6), (7,)), (3, 4)), np.array([0.0, 0.3]))
+            moments = client.arrive(Workload(((5, 6), (7,)), (3, 4)), np.array([0.0, 0.5]))
             asked = [scheduler.take(Submit), scheduler.take(Submit)]
     finally:
         directory.remove()
     assert [ask.max_tokens for ask in asked if isinstance(ask, Submit)] == [3, 4]
-    assert moments.due[1] - moments.due[0] == pytest.approx(0.3)
+    assert moments.due[1] - moments.due[0] == pytest.approx(0.5)
     assert moments.last[0] < moments.due[1] < moments.first[1]
-    assert (moments.until_first < 0.25).all()
+    assert (moments.until_first < 0.45).all()
     assert len(moments.between) == 2 + 3
-    assert 0 < moments.between.max() < 0.25, "no gap lies between two requests"
+    assert 0 < moments.between.max() < 0.45, "no gap lies between two requests"
     assert moments.seconds == pytest.approx(moments.last[1] - moments.due[0])
 
 

@@ -128,13 +128,14 @@ def test_the_hosts_time_is_what_launching_and_collecting_take(engine: Engine, mo
     monkeypatch.setattr(StepPipeline, "collect", collected)
     timed = DecodeSteps(engine).run(2, 9, 3)
     assert len(timed.host_seconds) == 3
-    assert 0.03 < timed.host_seconds.min() < 0.06
+    assert 0.03 <= timed.host_seconds.min() < 0.3
 
 
 def test_a_device_is_timed_from_one_call_to_the_next(engine: Engine) -> None:
-    pauses = iter([0.05, 0.01, 0.02])
-    times = device_seconds(engine.device, lambda: time.sleep(next(pauses)), tries=2)
-    assert times == pytest.approx([0.01, 0.02], abs=0.005)
+    pauses = iter([0.4, 0.01, 0.02])
+    first, second = device_seconds(engine.device, lambda: time.sleep(next(pauses)), tries=2)
+    assert 0.01 <= first < 0.3, "the call before the first is not timed"
+    assert 0.02 <= second < 0.3
 
 
 def test_bandwidth_is_bytes_over_time(engine: Engine) -> None:
