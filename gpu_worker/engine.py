@@ -37,6 +37,7 @@ from gpu_worker.weights import ModelWeights
 from protocol.messages import MOST_NOTES, Opened
 from timeline.recorder import Recorder
 
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A loaded model on its device, and how large what may be asked of it is."""

@@ -143,8 +143,8 @@ def parameter_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
 def graph_bytes(model: ModelConfig, dtype: torch.dtype, slots: int, max_tokens: int) -> int:
     """Return what the CUDA graphs of steps of up to `slots` rows and `max_tokens` tokens take, about.
 
-    All share one pool, in which the largest keeps what it computes on the way: a few columns of hidden states, and those
-    of one layer's wide products.
+    All share one pool, in which the largest keeps what it computes on the way: a few columns of hidden states, and
+    those of one layer's wide products.
     """
     tokens = min(max_tokens, MOST_GRAPH_TOKENS)
     heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
