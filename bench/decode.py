@@ -104,13 +104,16 @@ def _attention(
     """Measure attention alone."""
     from bench.bandwidth import bandwidth
     from bench.decode_attention import DecodeAttention, name_of, open_device
+    from gpu_worker.backends import choose_backend
     from gpu_worker.loading import DTYPES
 
-    device = open_device(given.device, config.threads)
+    device, dtype = open_device(given.device, config.threads), DTYPES[given.dtype]
     try:
+        backend, why = choose_backend(config.attention_backend, model, dtype, device.torch_device)
+        tell("decode", f"attention by {backend}{f' ({why})' if why else ''}")
         tell("decode", f"reading {buffer_mib} MiB to see how fast that is")
         found = bandwidth(device, buffer_mib * MEBI)
-        layers = DecodeAttention(device, model, DTYPES[given.dtype], config.block_size)
+        layers = DecodeAttention(device, model, dtype, config.block_size, backend)
         rows = []
         for batch, context in _all(given):
             if not layers.fits(batch, context):
@@ -139,6 +142,7 @@ def _attention(
         "dtype": given.dtype,
         "where": where,
         "worker_options": given.worker_options,
+        "attention_by": backend,
         "rounds_each": given.steps,
         "read_bytes_per_second": found.read,
         "copy_bytes_per_second": found.copy,
@@ -213,7 +217,8 @@ def text(report: dict[str, Any]) -> str:
 
 
 def _attention_table(report: dict[str, Any]) -> list[str]:
-    lines = ["                         µs a layer           GB         share of"]
+    lines = [f"attention by {report['attention_by']}, {report['rounds_each']:,} rounds"]
+    lines.append("                         µs a layer           GB         share of")
     lines.append("batch context  layers     p50     p99  a layer    GB/s  bandwidth")
     for one in report["attention"]:
         lines.append(

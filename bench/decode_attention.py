@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bench.contestant import BenchmarkError
 from bench.device_time import device_seconds
@@ -58,10 +59,11 @@ def name_of(device: Device) -> str:
 
 
 class DecodeAttention:
-    """Attention of a model's heads on a device that does nothing else."""
+    """Attention of a model's heads, by one of `backends.BACKENDS`, on a device that does nothing else."""
 
-    def __init__(self, device: Device, model: ModelConfig, dtype: torch.dtype, block_size: int) -> None:
+    def __init__(self, device: Device, model: ModelConfig, dtype: torch.dtype, block_size: int, backend: str) -> None:
         self._device, self._model, self._dtype, self._block_size = device, model, dtype, block_size
+        self._backend = backend
         self._bytes_of_round = BYTES_OF_A_ROUND[device.torch_device.type]
 
     def bytes_of(self, rows: int, context: int) -> int:
@@ -84,7 +86,7 @@ class DecodeAttention:
     def run(self, rows: int, context: int, rounds: int) -> NDArray[np.float64]:
         """Return how long a layer took in each of so many rounds, float64 seconds [rounds]."""
         layers = self.layers_for(rows, context)
-        attend = self._device.prepare(lambda: self._prepared(rows, context, layers))
+        attend = self._device.prepare(lambda: self.prepared(rows, context, layers))
 
         @torch.inference_mode()
         def all_layers() -> None:
@@ -104,8 +106,8 @@ class DecodeAttention:
         return device_seconds(self._device, graph.replay, rounds) / layers
 
     @torch.inference_mode()
-    def _prepared(self, rows: int, context: int, count: int) -> Callable[[int], object]:
-        """Return what computes one of `count` layers."""
+    def prepared(self, rows: int, context: int, count: int) -> Callable[[int], Tensor]:
+        """Return what computes one of `count` layers: [rows, num_heads, head_dim]."""
         model, device, size = self._model, self._device.torch_device, self._block_size
         layers, each = self._layers(count), -(-context // size)
         cache = KVCache.allocate(layers, rows * each + 1, size, self._dtype, device)
@@ -113,7 +115,7 @@ class DecodeAttention:
             part.normal_()
         tables = (torch.randperm(rows * each, device=device) + 1).to(torch.int32).view(rows, each)
         q = torch.randn((rows, model.num_heads, model.head_dim), device=device).to(self._dtype)
-        if device.type == "cpu":
+        if self._backend == "torch":
             plain = TorchAttention(layers, size, self._dtype)
             step = plain.prepare(tables, np.full(rows, context - 1, np.int32), np.ones(rows, np.int32))
             return lambda layer: plain.attend(layer, q, cache, step)

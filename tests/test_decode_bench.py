@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,7 @@ def test_attention_alone_is_timed_a_layer_beside_the_bandwidth(
     said = capsys.readouterr()
     report = json.loads(said.out)
     found = [(one["batch"], one["context"]) for one in report["attention"]]
+    assert report["attention_by"] == "torch"
     assert found == [(1, 16), (1, 40), (1, 400), (3, 16), (3, 40)]
     assert "3 rows of 400 tokens do not fit into memory: left out" in said.err
     fastest = max(report["read_bytes_per_second"], report["copy_bytes_per_second"])
@@ -210,11 +212,27 @@ def test_a_round_of_attention_has_every_layer_once(tmp_path: Path, monkeypatch: 
     assert isinstance(model, ModelConfig)
     device = open_device("cpu", 1)
     try:
-        times = DecodeAttention(device, model, torch.float32, 16).run(2, 33, 5)
+        times = DecodeAttention(device, model, torch.float32, 16, "torch").run(2, 33, 5)
     finally:
         device.close()
     assert len(times) == 5
     assert seen == [(layer, 2, 33) for _ in range(1 + 5) for layer in range(3)]
+
+
+def test_the_paged_kernels_attend_to_the_same_as_torch(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    model = describe(write_word_model(tmp_path / "model", "one", "two"))
+    assert isinstance(model, ModelConfig)
+    model = replace(model, head_dim=16)  # the kernels multiply no less
+    device = open_device("cuda" if torch.cuda.is_available() else "cpu", None)
+    outs = []
+    for backend in ("torch", "triton"):
+        torch.manual_seed(5)
+        layer = DecodeAttention(device, model, torch.float32, 16, backend).prepared(2, 33, 2)
+        outs.append(torch.stack([layer(0), layer(1)]))
+    device.close()
+    assert not torch.equal(outs[0][0], outs[0][1])
+    torch.testing.assert_close(*outs, atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
