@@ -171,7 +171,8 @@ def _build(
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise CheckpointError(f"a KV cache of {gib:.1f} GiB cannot be made ({first_line(error)})") from error
-        raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
+        given = "--gpu-memory-utilization" if on_a_gpu and asked_blocks(config, needs) is None else "--kv-cache-gib"
+        raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower {given}") from None
     if backend == "triton":
         tell(engine.runner.use_paged_kernels(device, share, graphs=with_graphs))
     return engine
