@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 
-from bench import decode, headline, interference, recording, scheduler, simulate, throughput
+from bench import arrivals, decode, headline, interference, prefill, recording, scheduler, simulate, throughput
 from bench.contestant import BenchmarkError
 from checkpoint import CheckpointError
 from protocol.errors import ProtocolError
@@ -20,7 +20,9 @@ BENCHMARKS = {
     "recording": recording,
     "headline": headline,
     "decode": decode,
+    "prefill": prefill,
     "interference": interference,
+    "arrivals": arrivals,
 }
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
+from bench.device_time import fastest
 from gpu_worker.device import Device
+from gpu_worker.free_memory import free_memory
 
-TRIES = 20
-"""The fastest counts: what a machine can do is asked, not what it does beside others."""
+MEBI = 2**20
 
-EVENT_SECONDS = 20e-6
+PART_OF_FREE_MEMORY = 4
+"""The tensor that is read, and the one that it is copied to, take a quarter each of what is free, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,31 +27,28 @@ class Bandwidth:
 
     @property
     def best(self) -> float:
-        """The higher of the two: torch's way of reading need not be the fastest there is."""
+        """The higher of the two: none of the ways of reading that were tried need be the fastest there is."""
         return max(self.read, self.copy)
 
 
 def bandwidth(device: Device, size: int) -> Bandwidth:
-    """Measure with a tensor of `size` bytes, which must be far more than the device's caches hold."""
+    """Measure with a tensor of `size` bytes, which must be far more than the device's caches hold.
+
+    On a GPU it is smaller where memory is short.
+    """
+    if device.torch_device.type == "cuda":
+        room = free_memory(device.torch_device) // PART_OF_FREE_MEMORY
+        size = min(size, max(1, room // MEBI) * MEBI)
     source = device.prepare(lambda: torch.ones(size // 4, dtype=torch.float32, device=device.torch_device))
     target = device.prepare(lambda: torch.zeros_like(source))
-    reads: tuple[Callable[[], object], ...] = (source.sum, source.amax)
-    read = max(source.nbytes / _fastest(device, work) for work in reads)
-    return Bandwidth(read, 2 * source.nbytes / _fastest(device, lambda: target.copy_(source)))
+    read = max(source.nbytes / fastest(device, work) for work in _ways_to_read(source))
+    return Bandwidth(read, 2 * source.nbytes / fastest(device, lambda: target.copy_(source)))
 
 
-def _fastest(device: Device, work: Callable[[], object]) -> float:
-    """Return the seconds that `work` takes on the device at best."""
-    times = []
+def _ways_to_read(source: torch.Tensor) -> list[Callable[[], object]]:
+    ways: list[Callable[[], object]] = [source.sum, source.amax]
+    if source.device.type == "cuda" and find_spec("triton") is not None:
+        from bench.read_kernel import ways_to_sum
 
-    def once() -> None:
-        work()
-
-    for _ in range(TRIES):
-        began = device.compute.record(timed=True)
-        device.compute.run(once)
-        ended = device.compute.record(timed=True)
-        while not ended.done():
-            time.sleep(EVENT_SECONDS)
-        times.append(ended.seconds_since(began))
-    return min(times)
+        ways += ways_to_sum(source)
+    return ways

@@ -3,7 +3,7 @@
 The worker is loaded once. Each run has a scheduler of its own before it, so that runs with and without overlap compute
 with the same weights in the same memory; and each is recorded, from before its first step to behind its last.
 
-    worker ◄── scheduler, for one run ◄─┬─ run: one client that has token ids, in this process
+    worker ◄── scheduler, for one run ◄─┬─ run, arrive: one client that has token ids, in this process
        │              │                 └─ frontend ◄── stream: several clients, every token as text
        └──────────────┴──► collector: when the device computed
 """
@@ -14,9 +14,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bench.contestant import BenchmarkError
-from bench.step_times import StepTimes, from_timeline
+from bench.moments import Moments
+from bench.step_times import DeviceTime, StepTimes, device_time, from_timeline
 from bench.streaming_clients import StreamingClients
 from bench.thin import Answered, ThinClient
 from bench.workload import Workload
@@ -31,6 +36,8 @@ from stepahead.progress import Progress
 from timeline.ask import ask
 from timeline.config import CollectorConfig, TimelineConfig
 from timeline.errors import TraceError
+
+_T = TypeVar("_T")
 
 START_SECONDS = 900.0
 END_SECONDS = 5.0
@@ -74,7 +81,16 @@ class Bare:
         The recording is called by `name` and a number. Raises `BenchmarkError` if an answer has the wrong length.
         """
         with self._scheduler(scheduling) as address, ThinClient(address) as client:
-            return self._recorded(name, lambda: client.run(workload))
+            answered, file = self._recorded(name, lambda: client.run(workload))
+        return answered, from_timeline(file)
+
+    def arrive(
+        self, name: str, scheduling: SchedulingConfig, workload: Workload, at: NDArray[np.float64]
+    ) -> tuple[Moments, DeviceTime]:
+        """As `run`, but each request comes when it is due: `at` seconds from the beginning, float64, in order."""
+        with self._scheduler(scheduling) as address, ThinClient(address) as client:
+            moments, file = self._recorded(name, lambda: client.arrive(workload, at))
+        return moments, device_time(file)
 
     def stream(
         self, name: str, scheduling: SchedulingConfig, workload: Workload, clients: int
@@ -85,7 +101,8 @@ class Bare:
             self._frontend(scheduler) as address,
             StreamingClients(address, clients) as readers,
         ):
-            return self._recorded(name, lambda: readers.run(workload))
+            answered, file = self._recorded(name, lambda: readers.run(workload))
+        return answered, from_timeline(file)
 
     @contextlib.contextmanager
     def _scheduler(self, scheduling: SchedulingConfig) -> Iterator[str]:
@@ -113,14 +130,15 @@ class Bare:
         finally:
             self._end(child)
 
-    def _recorded(self, name: str, work: Callable[[], Answered]) -> tuple[Answered, StepTimes]:
+    def _recorded(self, name: str, work: Callable[[], _T]) -> tuple[_T, Path]:
+        """Return what `work` returns, and the recording of the time that it took."""
         file = self._said(StartTimeline(1, f"{name}-{self._runs}.json.gz")).file
         time.sleep(HEARSAY_SECONDS)
-        answered = work()
+        result = work()
         state = self._said(StopTimeline(2))
         if state.problem:
             raise BenchmarkError(state.problem)
-        return answered, from_timeline(Path(file))
+        return result, Path(file)
 
     def _said(self, question: StartTimeline | StopTimeline) -> TimelineState:
         try:

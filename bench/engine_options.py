@@ -1,4 +1,4 @@
-"""From a benchmark's own options, and the worker's behind its --, to the worker's configuration."""
+"""From a benchmark's own options, and the worker's behind its --, to the worker's configuration and the recordings."""
 
 from __future__ import annotations
 
@@ -31,6 +31,25 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "worker_options", nargs="*", metavar="OPTION", help="for the worker, all behind --, as in -- --enforce-eager"
     )
+
+
+def add_recordings_option(parser: argparse.ArgumentParser) -> None:
+    """Declare where timelines may be kept."""
+    parser.add_argument("--timelines", metavar="FOLDER", help="keep each run's timeline there (default: nowhere)")
+
+
+def recordings_folder(given: argparse.Namespace) -> Path | None:
+    """Return where timelines are to be kept, if anywhere; raises `BenchmarkError` if they cannot be."""
+    if given.timelines is None:
+        return None
+    folder = Path(given.timelines)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise BenchmarkError(f"--timelines {given.timelines}: the folder is not empty")
+    except OSError as error:
+        raise BenchmarkError(f"--timelines {given.timelines}: {error.strerror}") from None
+    return folder
 
 
 def engine_config(given: argparse.Namespace, model: Path, **sizes: int) -> EngineConfig:

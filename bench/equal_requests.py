@@ -9,7 +9,14 @@ from typing import Any
 from bench.contest import table
 from bench.contestant import BenchmarkError
 from bench.continuous_peer import ContinuousPeer
-from bench.engine_options import add_model_options, add_worker_options, check_counts, engine_config
+from bench.engine_options import (
+    add_model_options,
+    add_recordings_option,
+    add_worker_options,
+    check_counts,
+    engine_config,
+    recordings_folder,
+)
 from bench.machine import machine
 from bench.workload import Workload, seed_number, uniform_workload
 from checkpoint import describe
@@ -35,7 +42,7 @@ def add_common_options(parser: argparse.ArgumentParser, model: str, requests: in
         metavar="N",
         help="transformers' default_compile_level, 0 to 3 (1 on a GPU, 0 on a CPU)",
     )
-    parser.add_argument("--timelines", metavar="FOLDER", help="keep each run's timeline there (default: nowhere)")
+    add_recordings_option(parser)
     add_worker_options(parser)
 
 
@@ -44,16 +51,7 @@ def check(given: argparse.Namespace) -> Path | None:
     check_counts(given, "requests", "prompt_tokens", "tokens", "runs")
     if given.tokens < 2:
         raise BenchmarkError("--tokens must be at least 2: what is measured lies between the first and the last")
-    if given.timelines is None:
-        return None
-    folder = Path(given.timelines)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise BenchmarkError(f"--timelines {given.timelines}: the folder is not empty")
-    except OSError as error:
-        raise BenchmarkError(f"--timelines {given.timelines}: {error.strerror}") from None
-    return folder
+    return recordings_folder(given)
 
 
 def equal_workload(given: argparse.Namespace, model: Path) -> Workload:

@@ -12,6 +12,7 @@ import zmq
 from numpy.typing import NDArray
 
 from bench.contestant import BenchmarkError
+from bench.moments import Moments
 from bench.workload import Workload, greedy
 from protocol.codec import decode
 from protocol.errors import ProtocolError
@@ -60,25 +61,31 @@ class ThinClient:
 
     def run(self, workload: Workload) -> Answered:
         """Ask for everything at once, greedily, and wait for the last token; raises `BenchmarkError`."""
+        moments = self.arrive(workload, np.zeros(len(workload.prompts)))
+        return Answered(moments.first_of_all, moments.last_of_all, workload.output_tokens)
+
+    def arrive(self, workload: Workload, at: NDArray[np.float64]) -> Moments:
+        """Ask for each request when it is due, greedily, and wait for the last token; raises `BenchmarkError`.
+
+        `at`: float64 seconds from now, one for each request, in order.
+        """
         prompts = [np.array(prompt, np.uint32) for prompt in workload.prompts]
         wanted = np.array(workload.output_lengths)
         came = np.zeros_like(wanted)
-        first = None
-        for request, (prompt, length) in enumerate(zip(prompts, workload.output_lengths, strict=True)):
-            self._say(greedy(request, prompt, length))
-        running = len(wanted)
-        while running:
-            message = self._hear()
+        moments = Moments(time.perf_counter() + at)
+        asked, ended, number = 0, 0, len(wanted)
+        while ended < number:
+            while asked < number and moments.due[asked] <= time.perf_counter():
+                self._say(greedy(asked, prompts[asked], workload.output_lengths[asked]))
+                asked += 1
+            message = self._hear(until=moments.due[asked] if asked < number else None)
             if isinstance(message, Deltas):
-                now = time.perf_counter()
-                running -= self._take(message, came)
-                if first is None and came.any():
-                    first = now
+                moments.take(message.request[message.count > 0].astype(np.int64), time.perf_counter())
+                ended += self._take(message, came)
         if (came != wanted).any():
             wrong = int(np.flatnonzero(came != wanted)[0])
             raise BenchmarkError(f"stepahead: {came[wrong]} tokens came, {wanted[wrong]} were asked for")
-        assert first is not None
-        return Answered(first, now, int(came.sum()))
+        return moments
 
     def _take(self, deltas: Deltas, came: NDArray[np.int64]) -> int:
         """Count the tokens of a message; return how many requests have ended with it."""
@@ -90,13 +97,14 @@ class ThinClient:
         came[at] += deltas.count
         return int(np.count_nonzero(deltas.finish != Finish.RUNNING))
 
-    def _hear(self) -> Attached | Deltas | None:
-        """Return the next message that says anything."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < until:
-            if time.monotonic() - self._spoke >= HEARTBEAT_SECONDS:  # even while tokens come: it must hear from us
+    def _hear(self, until: float | None = None) -> Attached | Deltas | None:
+        """Return the next message that says anything, or None if none has come when it is `until`."""
+        patient = time.perf_counter() + PATIENCE_SECONDS if until is None else until
+        while (now := time.perf_counter()) < patient:
+            if now - self._spoke >= HEARTBEAT_SECONDS:  # even while tokens come: it must hear from us
                 self._say(Ping())
-            if not self._socket.poll(int(1000 * HEARTBEAT_SECONDS)):
+            # The last part of a millisecond is spent awake: nobody can sleep for so little.
+            if not self._socket.poll(int(1000 * min(HEARTBEAT_SECONDS, patient - now))):
                 continue
             try:
                 frame = receive(self._socket)
@@ -107,13 +115,15 @@ class ThinClient:
                 raise BenchmarkError(f"the scheduler did not hear from its client for {SILENCE_SECONDS:g} s")
             if isinstance(message, Attached | Deltas):
                 return message
+        if until is not None:
+            return None
         raise BenchmarkError(f"nothing has come from the scheduler for {PATIENCE_SECONDS:g} s")
 
     def _say(self, message: Attach | Submit | Ping) -> None:
         while not send(self._socket, message):  # many requests at once are more than the queue holds
             if not self._socket.poll(int(1000 * PATIENCE_SECONDS), zmq.POLLOUT):
                 raise BenchmarkError("the scheduler does not read what it is sent")
-        self._spoke = time.monotonic()
+        self._spoke = time.perf_counter()
 
     def close(self) -> None:
         """Let go of the scheduler, which drops what is under way."""

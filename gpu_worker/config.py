@@ -53,9 +53,15 @@ class EngineConfig:
     max_batch_tokens: int = option(
         "tokens computed in one step, prompts and running requests together", 512, metavar="N"
     )
+    gpu_memory_utilization: float = option(
+        "share of a GPU's memory that the worker may use: what weights and the largest step leave of it is for KV",
+        0.9,
+        metavar="SHARE",
+    )
     kv_cache_blocks: int | None = option("blocks of KV cache (default: by memory)", None, metavar="N")
     kv_cache_gib: float | None = option(
-        "GiB of KV cache (default: what all requests can use, at most half of the free memory, and 4 on a CPU)",
+        "GiB of KV cache (default: what all requests can use, on a GPU at most what --gpu-memory-utilization leaves, "
+        "on a CPU at most half of the free memory, and 4)",
         None,
         "GIB",
     )
@@ -85,6 +91,10 @@ class EngineConfig:
             raise ValueError(
                 f"--max-batch-tokens {self.max_batch_tokens} is less than --max-num-seqs {self.max_num_seqs}: "
                 "a step must have room for one token of every running request"
+            )
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                f"--gpu-memory-utilization must be more than 0 and at most 1, got {self.gpu_memory_utilization:g}"
             )
         if self.kv_cache_gib is not None and not 0 < self.kv_cache_gib <= _MOST_GIB:
             raise ValueError(f"--kv-cache-gib must be more than 0 and at most {_MOST_GIB}, got {self.kv_cache_gib}")

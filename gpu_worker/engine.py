@@ -17,7 +17,18 @@ from gpu_worker.cpu_device import CPUDevice
 from gpu_worker.cuda_device import CUDADevice
 from gpu_worker.device import Device
 from gpu_worker.free_memory import free_memory, is_out_of_memory
-from gpu_worker.kv_cache import KVCache, KVShape, blocks_in, bytes_per_block
+from gpu_worker.gpu_memory import GPUReading, gpu_memory, read_gpu
+from gpu_worker.kv_cache import KVCache, KVShape
+from gpu_worker.kv_sizing import (
+    BlockNeeds,
+    asked_blocks,
+    blocks_on_a_cpu,
+    blocks_on_a_gpu,
+    check_room,
+    graph_bytes,
+    parameter_bytes,
+)
+from gpu_worker.largest_steps import BLOCKS, largest_steps
 from gpu_worker.loading import choose_dtype, load_weights, why_dtype
 from gpu_worker.model import Decoder
 from gpu_worker.pipeline import StepPipeline
@@ -25,13 +36,6 @@ from gpu_worker.runner import ModelRunner, StepModel
 from gpu_worker.weights import ModelWeights
 from protocol.messages import MOST_NOTES, Opened
 from timeline.recorder import Recorder
-
-_SHARE_OF_FREE_MEMORY = 0.5
-"""Of what is free once the weights are there, this much is for KV: the rest is activations', and other programs'."""
-
-
-_MOST_ON_A_CPU = 4 * 2**30
-"""Unless more is asked for: a CPU has other programs to serve. (One request of full length gets what it needs.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,40 +121,61 @@ def _build(
     why = why_dtype(config.dtype, model_config, dtype, quantised=quantised)
     name = config.served_model_name or served_name(config.model, path)
     tell(f"loading {name} in {str(dtype).removeprefix('torch.')}{f' ({why})' if why else ''}")
-    where = _in_words(device.torch_device)
+    where, on_a_gpu = _in_words(device.torch_device), device.torch_device.type == "cuda"
     tell(f"computing on {where}")
     backend, why = choose_backend(config.attention_backend, model_config, dtype, device.torch_device)
     tell(f"attention by {backend}{f' ({why})' if why else ''}")
+    if isinstance(model_config, ModelConfig):  # what can't be, shows before anything is loaded
+        needs = BlockNeeds.of(config, model_config, max_model_len, dtype)
+        asked = asked_blocks(config, needs)
+        if asked is not None and on_a_gpu:
+            check_room(asked, needs, parameter_bytes(model_config, dtype), free_memory(device.torch_device))
+    before = read_gpu(device.torch_device) if on_a_gpu else None
     model, shape = _load(path, model_config, config, max_model_len, dtype, device.torch_device, backend, tell, share)
-    blocks = _kv_blocks(config, shape, max_model_len, dtype, device)
-    gib = blocks * bytes_per_block(shape, config.block_size, dtype) / 2**30
+    needs = BlockNeeds.of(config, shape, max_model_len, dtype)
+    max_blocks = -(-max_model_len // config.block_size)
+    sizes = (config.max_num_seqs, max_blocks, model_config.vocab_size, config.max_batch_tokens)
+
+    def engine_with(blocks: int, fill: float | None = None) -> Engine:
+        cache = KVCache.allocate(shape, blocks + 1, config.block_size, dtype, device.torch_device, fill=fill)
+        return Engine(
+            device=device,
+            where=where,
+            runner=ModelRunner(model, cache, *sizes),
+            model_name=name,
+            dtype=str(dtype).removeprefix("torch."),
+            vocab_size=model_config.vocab_size,
+            eos_token_ids=model_config.eos_token_ids,
+            slots=config.max_num_seqs,
+            blocks=blocks,
+            block_size=config.block_size,
+            max_batch_tokens=config.max_batch_tokens,
+            max_model_len=max_model_len,
+        )
+
+    def engine_to_try() -> Engine:
+        engine = engine_with(BLOCKS, 0.0)
+        if backend == "triton":
+            engine.runner.use_paged_kernels(device, share, graphs=False)
+        return engine
+
+    with_graphs = backend == "triton" and on_a_gpu and not config.enforce_eager
+    graphs = 0
+    if with_graphs and isinstance(model_config, ModelConfig):
+        graphs = graph_bytes(model_config, dtype, config.max_num_seqs, config.max_batch_tokens)
+    blocks = _kv_blocks(config, needs, device, before, graphs, engine_to_try, tell)
+    gib = blocks * needs.bytes / 2**30
     tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
     try:
-        cache = KVCache.allocate(shape, blocks + 1, config.block_size, dtype, device.torch_device, fill=kv_fill)
+        engine = engine_with(blocks, kv_fill)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise CheckpointError(f"a KV cache of {gib:.1f} GiB cannot be made ({first_line(error)})") from error
-        raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower --kv-cache-gib") from None
-    max_blocks = -(-max_model_len // config.block_size)
-    sizes = (config.max_num_seqs, max_blocks, model_config.vocab_size, config.max_batch_tokens)
-    runner = ModelRunner(model, cache, *sizes)
+        given = "--gpu-memory-utilization" if on_a_gpu and asked_blocks(config, needs) is None else "--kv-cache-gib"
+        raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower {given}") from None
     if backend == "triton":
-        graphs = device.torch_device.type == "cuda" and not config.enforce_eager
-        tell(runner.use_paged_kernels(device, share, graphs=graphs))
-    return Engine(
-        device=device,
-        where=where,
-        runner=runner,
-        model_name=name,
-        dtype=str(dtype).removeprefix("torch."),
-        vocab_size=model_config.vocab_size,
-        eos_token_ids=model_config.eos_token_ids,
-        slots=config.max_num_seqs,
-        blocks=blocks,
-        block_size=config.block_size,
-        max_batch_tokens=config.max_batch_tokens,
-        max_model_len=max_model_len,
-    )
+        tell(engine.runner.use_paged_kernels(device, share, graphs=with_graphs))
+    return engine
 
 
 def _load(
@@ -218,23 +243,25 @@ def _in_words(device: torch.device) -> str:
     return f"the CPU, with {threads} {'thread' if threads == 1 else 'threads'}"
 
 
-def _kv_blocks(config: EngineConfig, shape: KVShape, max_model_len: int, dtype: torch.dtype, device: Device) -> int:
-    """Return the blocks of the pool, block 0 not counted: as asked for, or by memory and what could ever be used."""
-    per_block = bytes_per_block(shape, config.block_size, dtype)
-    least = -(-(max_model_len - 1) // config.block_size)
-    if config.kv_cache_blocks is not None:
-        blocks = config.kv_cache_blocks
-    elif config.kv_cache_gib is not None:
-        blocks = blocks_in(int(config.kv_cache_gib * 2**30), shape, config.block_size, dtype) - 1
-    else:
-        memory = int(_SHARE_OF_FREE_MEMORY * free_memory(device.torch_device))
-        if device.torch_device.type == "cpu":
-            memory = max(min(memory, _MOST_ON_A_CPU), (least + 1) * per_block)
-        most = config.max_num_seqs * -(-max_model_len // config.block_size)
-        blocks = min(most, blocks_in(memory, shape, config.block_size, dtype) - 1)
-    if blocks < least:
-        raise CheckpointError(
-            f"the KV cache would have {max(0, blocks)} blocks of {config.block_size} tokens ({per_block / 2**20:.1f} "
-            f"MiB each); one request of --max-model-len {max_model_len} needs {least}: lower that, or give more memory"
-        )
-    return blocks
+def _kv_blocks(
+    config: EngineConfig,
+    needs: BlockNeeds,
+    device: Device,
+    before: GPUReading | None,
+    graphs: int,
+    make: Callable[[], Engine],
+    tell: Callable[[str], None],
+) -> int:
+    """Return the blocks of the pool, block 0 not counted: as asked for, or by memory and what could ever be used.
+
+    Of a GPU's memory `before` was read before the weights were loaded, and graphs will take `graphs` bytes; `make`
+    makes an engine for the largest steps.
+    """
+    asked = asked_blocks(config, needs)
+    if asked is not None:
+        return asked
+    if before is None:
+        return blocks_on_a_cpu(needs, free_memory(device.torch_device))
+    memory = gpu_memory(device, before, largest_steps(make), graphs)
+    tell(memory.in_words)
+    return blocks_on_a_gpu(needs, memory, config.gpu_memory_utilization)

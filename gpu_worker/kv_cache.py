@@ -74,8 +74,3 @@ class KVCache:
 def bytes_per_block(shape: KVShape, block_size: int, dtype: torch.dtype) -> int:
     """Return the bytes that one block takes over all layers, K and V together."""
     return 2 * shape.num_layers * block_size * shape.num_kv_heads * shape.head_dim * dtype.itemsize
-
-
-def blocks_in(memory: int, shape: KVShape, block_size: int, dtype: torch.dtype) -> int:
-    """Return how many whole blocks fit into `memory` bytes, the padding block included."""
-    return memory // bytes_per_block(shape, block_size, dtype)

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from bench import decode
+from bench import decode, decode_attention
 from bench.__main__ import main as bench_main
 from bench.bandwidth import bandwidth
 from bench.contestant import BenchmarkError
+from bench.decode_attention import DecodeAttention, open_device
 from bench.decode_steps import WARM_UP_STEPS, DecodeSteps, kv_bytes, weight_bytes
+from bench.device_time import device_seconds
 from bench.shapes import shape_of
 from checkpoint import ModelConfig, describe
+from gpu_worker.attention import AttentionStep, TorchAttention
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine, build_engine
+from gpu_worker.kv_cache import KVCache
 from gpu_worker.pipeline import StepPipeline
 from gpu_worker.session import check_plan
 from protocol.messages import Failed, Plan, Result
@@ -57,6 +64,7 @@ def test_each_kind_of_step_is_timed_beside_its_floor(
         assert step["times_the_floor"] == pytest.approx(step["device_ms"]["p50"] / step["floor_ms"])
         assert step["bytes_per_second"] == pytest.approx(1e3 * read / step["device_ms"]["p50"])
         assert 0 <= step["idle_share"] < 1
+        assert 1 < step["host_us"]["p50"] <= step["host_us"]["p99"] < 1e6
     shown = decode.text(report)
     assert f"{report['steps'][1]['times_the_floor']:.2f}" in shown
 
@@ -106,6 +114,31 @@ def test_a_step_that_fails_is_said_in_words(engine: Engine, monkeypatch: pytest.
         steps.run(2, 9, 1)
 
 
+def test_the_hosts_time_is_what_launching_and_collecting_take(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, collect = StepPipeline.launch, StepPipeline.collect
+
+    def launched(self: StepPipeline, plan: Plan) -> None:
+        time.sleep(0.02)
+        launch(self, plan)
+
+    def collected(self: StepPipeline) -> Result | Failed:
+        time.sleep(0.01)
+        return collect(self)
+
+    monkeypatch.setattr(StepPipeline, "launch", launched)
+    monkeypatch.setattr(StepPipeline, "collect", collected)
+    timed = DecodeSteps(engine).run(2, 9, 3)
+    assert len(timed.host_seconds) == 3
+    assert 0.03 <= timed.host_seconds.min() < 0.3
+
+
+def test_a_device_is_timed_from_one_call_to_the_next(engine: Engine) -> None:
+    pauses = iter([0.4, 0.01, 0.02])
+    first, second = device_seconds(engine.device, lambda: time.sleep(next(pauses)), tries=2)
+    assert 0.01 <= first < 0.3, "the call before the first is not timed"
+    assert 0.02 <= second < 0.3
+
+
 def test_bandwidth_is_bytes_over_time(engine: Engine) -> None:
     found = bandwidth(engine.device, 2**22)
     assert 1e7 < found.read < 1e13
@@ -136,6 +169,72 @@ def test_a_layer_with_a_window_reads_no_more_than_that() -> None:
     assert kv_bytes(model, "bfloat16", 2, 20) == whole // 5
 
 
+def test_attention_alone_is_timed_a_layer_beside_the_bandwidth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_word_model(tmp_path / "model", "one", "two")
+    monkeypatch.setitem(decode_attention.BYTES_OF_A_ROUND, "cpu", 10_000)
+    monkeypatch.setattr(decode_attention, "free_memory", lambda _: 120_000)
+    sizes = ["--batch", "1", "3", "--context", "16", "40", "400", "--steps=4", "--buffer-mib=4"]
+    options = [f"--model={model}", "--device=cpu", "--dtype=float32", "--attention", *sizes, "--json"]
+    monkeypatch.setattr("sys.argv", ["bench", "decode", *options, "--", "--threads=1", "--max-batch-tokens=512"])
+    assert bench_main() == 0
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    found = [(one["batch"], one["context"]) for one in report["attention"]]
+    assert report["attention_by"] == "torch"
+    assert found == [(1, 16), (1, 40), (1, 400), (3, 16), (3, 40)]
+    assert "3 rows of 400 tokens do not fit into memory: left out" in said.err
+    fastest = max(report["read_bytes_per_second"], report["copy_bytes_per_second"])
+    for one in report["attention"]:
+        assert one["kv_bytes"] == one["batch"] * one["context"] * 2 * 8 * 4
+        assert one["layers"] == max(2, -(-10_000 // one["kv_bytes"]))
+        speed = 1e6 * one["kv_bytes"] / one["layer_us"]["p50"]
+        assert one["bytes_per_second"] == pytest.approx(speed)
+        assert one["share_of_bandwidth"] == pytest.approx(speed / fastest)
+        assert one["layer_us"]["p50"] <= one["layer_us"]["p99"]
+    assert f"{report['attention'][1]['layer_us']['p50']:.1f}" in decode.text(report)
+
+
+def test_a_round_of_attention_has_every_layer_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, int]] = []
+    attend = TorchAttention.attend
+
+    def watched(self: TorchAttention, layer: int, q: Tensor, cache: KVCache, step: AttentionStep) -> Tensor:
+        out = attend(self, layer, q, cache, step)
+        assert bool(out.isfinite().all())
+        seen.append((layer, len(q), step.sights[0].decode[0].length))
+        return out
+
+    monkeypatch.setattr(TorchAttention, "attend", watched)
+    monkeypatch.setitem(decode_attention.BYTES_OF_A_ROUND, "cpu", 3 * 2 * 33 * 2 * 8 * 4)
+    model = describe(write_word_model(tmp_path / "model", "one", "two"))
+    assert isinstance(model, ModelConfig)
+    device = open_device("cpu", 1)
+    try:
+        times = DecodeAttention(device, model, torch.float32, 16, "torch").run(2, 33, 5)
+    finally:
+        device.close()
+    assert len(times) == 5
+    assert seen == [(layer, 2, 33) for _ in range(1 + 5) for layer in range(3)]
+
+
+def test_the_paged_kernels_attend_to_the_same_as_torch(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    model = describe(write_word_model(tmp_path / "model", "one", "two"))
+    assert isinstance(model, ModelConfig)
+    model = replace(model, head_dim=16)  # the kernels multiply no less
+    device = open_device("cuda" if torch.cuda.is_available() else "cpu", None)
+    outs = []
+    for backend in ("torch", "triton"):
+        torch.manual_seed(5)
+        layer = DecodeAttention(device, model, torch.float32, 16, backend).prepared(2, 33, 2)
+        outs.append(torch.stack([layer(0), layer(1)]))
+    device.close()
+    assert not torch.equal(outs[0][0], outs[0][1])
+    torch.testing.assert_close(*outs, atol=2e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -146,6 +245,7 @@ def test_a_layer_with_a_window_reads_no_more_than_that() -> None:
         (["--context", "200000"], "are more than the model's 131072"),
         (["--model", "/nowhere/at/all"], "no such file or folder"),
         *([] if torch.cuda.is_available() else [(["--batch", "1"], "--device cuda: torch sees no GPU")]),
+        *([] if torch.cuda.is_available() else [(["--attention"], "--device cuda: torch sees no GPU")]),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_measured(

@@ -36,7 +36,11 @@ BESIDE_THE_WORKER = {
     "bench/flash_stand_in.py",
     "bench/append_paged.py",
     "bench/decode_steps.py",
+    "bench/decode_attention.py",
     "bench/bandwidth.py",
+    "bench/read_kernel.py",
+    "bench/matrix_rate.py",
+    "bench/operations.py",
 }
 """What the worker is measured against, in processes of its own, and what measures its engine without any other."""
 

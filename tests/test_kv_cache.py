@@ -9,7 +9,7 @@ import torch
 
 from checkpoint import CheckpointError
 from gpu_worker import free_memory as memory
-from gpu_worker.kv_cache import KVCache, blocks_in, bytes_per_block
+from gpu_worker.kv_cache import KVCache, bytes_per_block
 from tests.test_attention import CONFIG, CPU
 
 
@@ -17,12 +17,6 @@ from tests.test_attention import CONFIG, CPU
 def test_a_block_takes_as_many_bytes_as_said(dtype: torch.dtype) -> None:
     cache = KVCache.allocate(CONFIG, 5, 16, dtype, CPU)
     assert sum(part.nbytes for part in cache.k + cache.v) == 5 * bytes_per_block(CONFIG, 16, dtype)
-
-
-def test_only_whole_blocks_fit() -> None:
-    one = bytes_per_block(CONFIG, 16, torch.float32)
-    assert blocks_in(3 * one - 1, CONFIG, 16, torch.float32) == 2
-    assert blocks_in(3 * one, CONFIG, 16, torch.float32) == 3
 
 
 def test_a_write_touches_its_places_and_no_others() -> None:

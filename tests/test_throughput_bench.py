@@ -172,6 +172,26 @@ def test_a_preset_is_what_other_options_leave_of_it(
 
 
 @pytest.mark.parametrize(
+    ("device", "compare", "shared"),
+    [("cuda", "lockstep", True), ("cuda", "nothing", False), ("cpu", "lockstep", False)],
+)
+def test_beside_another_a_contestant_takes_no_more_than_half_of_a_gpu(
+    device: str, compare: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(name: str, options: list[str]) -> None:
+        assert ("--gpu-memory-utilization=0.45" in options[:-2]) == shared
+        assert options[-1] == "--gpu-memory-utilization=0.3", "what is asked for comes last, and holds"
+        raise Asked
+
+    own = ["--model=qwen3-0.6b", f"--device={device}", f"--compare={compare}", "--requests=1"]
+    monkeypatch.setattr("bench.throughput.Served", serve)
+    monkeypatch.setattr(sys, "argv", ["bench", "throughput", *own, "--", "--gpu-memory-utilization=0.3"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(Asked):
+        bench_main()
+
+
+@pytest.mark.parametrize(
     ("benchmark", "words"),
     [
         (
