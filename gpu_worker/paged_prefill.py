@@ -91,7 +91,7 @@ def _look(
     # What lies beyond the row's end may be NaN: it is never loaded.
     if masked:
         k = tl.load(to_keys, mask=real[None, :] & (dims < head_dim)[:, None], other=0.0)
-        v = tl.load(to_values, mask=(place >= 0)[:, None] & (dims < head_dim)[None, :], other=0.0)
+        v = tl.load(to_values, mask=real[:, None] & (dims < head_dim)[None, :], other=0.0)
     elif head_dim == padded_dim:
         k, v = tl.load(to_keys), tl.load(to_values)
     else:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device import Device
+from gpu_worker.draw import draw
 from gpu_worker.graph_sizes import MOST_GRAPH_TOKENS, decode_sizes, mixed_sizes
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.likeliest import Likeliest
@@ -26,6 +27,7 @@ from gpu_worker.model import Decoder
 from gpu_worker.paged_attention import DecodeRows, PagedAttention, PagedAttentionStep
 from gpu_worker.paged_columns import PagedShape, PagedStep, Samples
 from gpu_worker.paged_prefill import Tiles
+from gpu_worker.sampler import Settings
 from gpu_worker.step_begin import CARRIED, begin, write_tables
 
 WARM_UPS = 2
@@ -105,6 +107,14 @@ class PagedSteps:
         if count := len(samples.at):
             self._end(self._hidden.index_select(0, samples.at), samples.slot)
         return Decoded(self._logits[:count], self._sampled[:count])
+
+    def draw(self, logits: Tensor, samples: Samples, settings: Settings, sampled: Tensor, *, raw: bool) -> None:
+        """Put tokens that are drawn at a temperature into `sampled`, where the likeliest are, and into last tokens.
+
+        `raw`: the logits are as the head gave them.
+        """
+        divisor = self._model.config.logits_scaling if raw else 1.0
+        draw(logits, samples.slot, samples.position, settings, sampled, self._last_token, divisor)
 
     def write_tables(self, slot: Tensor, index: Tensor, block: Tensor) -> None:
         """Do tables[slot, index] = block, which are int32 [n]."""
@@ -193,9 +203,20 @@ class PagedSteps:
         shapes = [PagedShape(rows, 0, None) for rows in few if rows <= self._slots]
         shapes += [PagedShape(tokens, 1, 1) for tokens in few if tokens <= len(self._hidden)]
         device.settle()
+        device.compute.run(self._draw_nothing)
         for shape in shapes:
             device.compute.run(lambda shape=shape: self._work(shape)(shape, self._nothing(shape)))  # type: ignore[misc]
         device.settle()
+
+    def _draw_nothing(self) -> None:
+        """Draw for the padding's row in both types that logits come in."""
+        device = self._last_token.device
+        settings = Settings.off(1, device)
+        nowhere = torch.zeros(1, dtype=torch.int32, device=device)
+        for kind in {self._logits.dtype, torch.float32}:
+            logits = torch.zeros((1, self._logits.shape[1]), dtype=kind, device=device)
+            sampled = torch.zeros(1, dtype=torch.int64, device=device)
+            draw(logits, nowhere, nowhere, settings, sampled, torch.zeros_like(sampled), 1.0)
 
     def _work(self, shape: PagedShape) -> Callable[[PagedShape, Tensor], None]:
         return self._decode if shape.tiles is None else self._mixed

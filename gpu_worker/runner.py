@@ -16,7 +16,7 @@ from gpu_worker.kv_cache import KVCache
 from gpu_worker.logprobs import list_logprobs
 from gpu_worker.model import Decoder
 from gpu_worker.paged_columns import PagedStep, Samples
-from gpu_worker.sampler import Sampler, packed
+from gpu_worker.sampler import LOWER_HALF, Sampler, greedy, packed
 from gpu_worker.staging import HostColumns, StepColumns, TableEntries, TokenColumns
 from protocol.logprobs import MOST_LOGPROBS
 from protocol.messages import Plan
@@ -136,16 +136,16 @@ class ModelRunner:
         rows, samples = len(host.sample_slot), columns.samples
         decoded = self.paged.decode(step, rows) if samples is None else self.paged.mixed(step, samples)
         before_sampling()
-        if self._plain(host, columns):
-            output.sampled[:rows].copy_(decoded.sampled)
-        elif rows:
+        if not rows:
+            return
+        if columns.adjusted is not None or columns.listed_at is not None:
             assert isinstance(self._model, Decoder)
             self._sample(self._model.scaled(decoded.logits), samples or step.samples(rows), host, columns, output)
-
-    def _plain(self, host: HostColumns, columns: StepColumns) -> bool:
-        """Whether the likeliest tokens are all that is wanted."""
-        eager = columns.adjusted is not None or columns.listed_at is not None
-        return not eager and not self._sampler.needs_random(host.sample_slot)
+            return
+        if self._sampler.needs_random(host.sample_slot):
+            where, settings = samples or step.samples(rows), self._sampler.settings
+            self.paged.draw(decoded.logits, where, settings, decoded.sampled, raw=True)
+        output.sampled[:rows].copy_(decoded.sampled)
 
     def _write_tables(self, entries: TableEntries) -> None:
         if self.paged is not None:
@@ -174,9 +174,8 @@ class ModelRunner:
         if adjusted is not None:
             at, row = adjusted.at.long(), adjusted.row.long()
             logits.index_copy_(0, at, self._adjustments.adjusted(logits[at], row, positions[at]))
-        token, status = self._sampler.sample(
-            logits, slots, positions, self._sampler.needs_random(host.sample_slot), host.sample_slot
-        )
+        sampled = self._sampled(logits, samples, host)
+        token = sampled & LOWER_HALF
         if adjusted is not None:
             self._adjustments.count(row, token[at])
         if listed is not None and own is not None and host.listed is not None:
@@ -185,4 +184,16 @@ class ModelRunner:
             output.listed_token[:entries] = tokens.view(-1)
             output.logprob[:entries] = logprobs.view(-1)
         self._last_token[slots] = token
-        output.sampled[: len(slots)].copy_(packed(token, status))
+        output.sampled[: len(slots)].copy_(sampled)
+
+    def _sampled(self, logits: Tensor, samples: Samples, host: HostColumns) -> Tensor:
+        """Return what is sampled of logits that are all that they are to be, `packed`."""
+        any_random = self._sampler.needs_random(host.sample_slot)
+        if self.paged is None:
+            slots, positions = samples.slot.long(), samples.position.long()
+            return packed(*self._sampler.sample(logits, slots, positions, any_random, host.sample_slot))
+        # By the same kernel as without adjustments: who is beside it must not change a row's token.
+        sampled = packed(*greedy(logits))
+        if any_random:
+            self.paged.draw(logits, samples, self._sampler.settings, sampled, raw=False)
+        return sampled

@@ -34,7 +34,7 @@ class StagedSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class Settings:
     """One entry per slot. Off is temperature 0 (greedy), top_k 0, top_p 1, min_p 0."""
 
     temperature: Tensor  # float32
@@ -43,9 +43,22 @@ class _Settings:
     min_p: Tensor  # float32
     seed: Tensor  # int64
 
+    @classmethod
+    def off(cls, num_slots: int, device: torch.device) -> Settings:
+        """Return those of slots that are sampled greedily."""
+        return cls(
+            temperature=torch.zeros(num_slots, dtype=torch.float32, device=device),
+            top_k=torch.zeros(num_slots, dtype=torch.int64, device=device),
+            top_p=torch.ones(num_slots, dtype=torch.float64, device=device),
+            min_p=torch.zeros(num_slots, dtype=torch.float32, device=device),
+            seed=torch.zeros(num_slots, dtype=torch.int64, device=device),
+        )
+
 
 STATUS_BIT = 32
 """A sampled row leaves the device as one number: its token, and from this bit on its status."""
+
+LOWER_HALF = 2**STATUS_BIT - 1
 
 
 def packed(token: Tensor, status: Tensor) -> Tensor:
@@ -74,13 +87,7 @@ class Sampler:
 
     def __init__(self, num_slots: int, device: torch.device) -> None:
         self._device = device
-        self._settings = _Settings(
-            temperature=torch.zeros(num_slots, dtype=torch.float32, device=device),
-            top_k=torch.zeros(num_slots, dtype=torch.int64, device=device),
-            top_p=torch.ones(num_slots, dtype=torch.float64, device=device),
-            min_p=torch.zeros(num_slots, dtype=torch.float32, device=device),
-            seed=torch.zeros(num_slots, dtype=torch.int64, device=device),
-        )
+        self.settings = Settings.off(num_slots, device)
         # The host's copy decides which work a step needs, so that no step waits to learn it from the device.
         self._random = np.zeros(num_slots, np.bool_)
         self._depth = np.zeros(num_slots, np.int64)  # how many of the likeliest tokens may be left; 0: no truncation
@@ -106,11 +113,11 @@ class Sampler:
         self._note(where, heat, k, p)
         place = torch.from_numpy(where).to(self._device)
         for setting, values in (
-            (self._settings.temperature, heat),
-            (self._settings.top_k, k),
-            (self._settings.top_p, p),
-            (self._settings.min_p, np.asarray(min_p, np.float32)),
-            (self._settings.seed, _as_int64(seed)),
+            (self.settings.temperature, heat),
+            (self.settings.top_k, k),
+            (self.settings.top_p, p),
+            (self.settings.min_p, np.asarray(min_p, np.float32)),
+            (self.settings.seed, _as_int64(seed)),
         ):
             # A copy: the caller's array may be a view of a message.
             setting.index_copy_(0, place, torch.tensor(values).to(self._device))
@@ -125,7 +132,7 @@ class Sampler:
     ) -> None:
         """As `admit`, by what is on the device already; host arrays once more, for what the host decides."""
         self._note(slots.astype(np.int64), temperature, top_k.astype(np.int64), top_p.astype(np.float64))
-        place, own = staged.slot.long(), self._settings
+        place, own = staged.slot.long(), self.settings
         own.temperature[place] = staged.temperature.view(torch.float32)
         own.top_k[place] = staged.top_k.long()
         own.top_p[place] = staged.top_p.view(torch.float32).double()
@@ -164,7 +171,7 @@ class Sampler:
             for rows, depth in self._split(on_host, logits.shape[1]):
                 some = slice(None) if rows is None else torch.from_numpy(rows).to(self._device, non_blocking=True)
                 drawn = self._draw(logits[some], likeliest[some], slots[some], positions[some], depth)
-                tokens[some] = torch.where(self._settings.temperature[slots[some]] > 0, drawn, tokens[some])
+                tokens[some] = torch.where(self.settings.temperature[slots[some]] > 0, drawn, tokens[some])
         return _with_status(likeliest, tokens)
 
     def _split(self, slots: NDArray[np.integer] | None, vocabulary: int) -> list[tuple[NDArray[np.int64] | None, int]]:
@@ -178,7 +185,7 @@ class Sampler:
 
     def _draw(self, logits: Tensor, likeliest: Tensor, slots: Tensor, positions: Tensor, depth: int) -> Tensor:
         """Return int64 [n]: a token for each row, as if none were greedy; anything for a row with status NAN."""
-        settings = self._settings
+        settings = self.settings
         # The likeliest token becomes 0 before the division, so that no temperature, however small, overflows.
         scaled = (logits - likeliest[:, None]) / settings.temperature[slots][:, None]
         relative = scaled.exp_()

@@ -14,9 +14,9 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-_GAMMA = _signed(0x9E3779B97F4A7C15)
-_FIRST = _signed(0xBF58476D1CE4E5B9)
-_SECOND = _signed(0x94D049BB133111EB)
+GAMMA = _signed(0x9E3779B97F4A7C15)
+FIRST = _signed(0xBF58476D1CE4E5B9)
+SECOND = _signed(0x94D049BB133111EB)
 
 
 def uniform(seed: Tensor, position: Tensor) -> Tensor:
@@ -24,13 +24,13 @@ def uniform(seed: Tensor, position: Tensor) -> Tensor:
 
     A seed is 64 bits: an unsigned one at or above 2⁶³ is given as the int64 of the same bits.
     """
-    bits = _mix(_mix(seed + _GAMMA) + (position + 1) * _GAMMA)
+    bits = _mix(_mix(seed + GAMMA) + (position + 1) * GAMMA)
     return _shifted(bits, 11).double() * 2.0**-53
 
 
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shifted(x, 30)) * _FIRST
-    x = (x ^ _shifted(x, 27)) * _SECOND
+    x = (x ^ _shifted(x, 30)) * FIRST
+    x = (x ^ _shifted(x, 27)) * SECOND
     return x ^ _shifted(x, 31)
 
 

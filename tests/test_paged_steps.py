@@ -146,8 +146,8 @@ def test_tokens_are_those_of_torchs_attention(tmp_path: Path, variant: str) -> N
     model = save(tiny_model(variant), tmp_path)
     reference, engine = (poisoned_engine(model, attention_backend=name, **OPTIONS) for name in ("torch", "triton"))
     asks = [
-        submit(number, list(range(3, 8 + 9 * number)), 5, ignore_eos=True, temperature=0.8 * (number % 2), seed=number)
-        for number in range(4)
+        submit(number, list(range(3, 6 + 9 * number)), 4, ignore_eos=True, temperature=0.8 * (number % 2), seed=number)
+        for number in range(3)
     ]
     loop = RealLoop(engine, 2)
     for ask in asks:
@@ -163,9 +163,9 @@ def compiled() -> int:
     """Return how many kernels Triton has compiled for ours."""
     from triton.runtime import JITFunction
 
-    from gpu_worker import fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin
+    from gpu_worker import draw, fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin
 
-    modules = (fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin)
+    modules = (draw, fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin)
     found = [each for module in modules for each in vars(module).values() if isinstance(each, JITFunction)]
     return sum(len(cache[0]) for each in found for cache in each.device_caches.values())
 
