@@ -30,6 +30,7 @@ BIAS_MAX = 100.0  # either way
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
 MOST_SALT = 256  # characters
+PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
 Session = Annotated[int, Integer(1, UINT64_MAX)]  # drawn at random by one side of a handshake; a mismatch is dropped
@@ -56,6 +57,7 @@ WantedLogprobs = Annotated[int | None, Maybe(Integer(0, MOST_LOGPROBS))]  # of s
 Biases = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", -BIAS_MAX, BIAS_MAX))]
 Seed = Annotated[int, Integer(0, UINT64_MAX)]
 Seconds = Annotated[float, Real(0.0, 1e9)]
+Priority = Annotated[int, Integer(PRIORITY_MIN, PRIORITY_MAX)]  # lower ones first
 
 
 MOST_STOP_TOKENS = 256
@@ -374,6 +376,7 @@ class Submit:
     banned_token_ids: SomeU4 = None
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""  # KV is shared among requests of the same salt alone
+    priority: Priority = 0  # which some policies go by; others refuse all but 0
 
     def check(self) -> None:
         """Raise `ProtocolError` unless each biased token has its bias."""
@@ -466,6 +469,7 @@ class Generate:
     bad_words: Annotated[tuple[str, ...], Many(Text(2**14), MOST_TOKEN_IDS)] = ()
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""
+    priority: Priority = 0
 
     def check(self) -> None:
         """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""

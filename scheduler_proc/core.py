@@ -25,6 +25,7 @@ from scheduler_proc.in_flight import InFlight, SentPlan
 from scheduler_proc.outbox import MOST_LISTED, Outbox, deltas_of, waiting_piece
 from scheduler_proc.plan_builder import PlanBuilder
 from scheduler_proc.planner import Planner
+from scheduler_proc.policy import FIRST_COME, Policy
 from scheduler_proc.request import NEVER, Key, Request
 from scheduler_proc.running import Running
 from scheduler_proc.waiting import WaitingQueue
@@ -46,11 +47,21 @@ class Scheduler:
     counter; `client` is any int that the caller gives to a client.
     """
 
-    def __init__(self, worker: Opened, credit: int, session: int, *, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        worker: Opened,
+        credit: int,
+        session: int,
+        *,
+        prefix_caching: bool = True,
+        policy: Policy = FIRST_COME,
+        max_prefill_tokens: int | None = None,
+    ) -> None:
         """Schedule for the worker that `Opened` a session, with at most `credit` plans unanswered.
 
         `session` is the scheduler's own, which Deltas carry. With `prefix_caching` no KV is computed that a request
-        with the same beginning has left behind. Raises `CapacityError`.
+        with the same beginning has left behind. `policy` says whose turn is first. A step has at most
+        `max_prefill_tokens` tokens of prompts, if there is such a limit. Raises `CapacityError`.
         """
         self.counters = Counters()
         self.outstanding_tokens = 0
@@ -58,6 +69,8 @@ class Scheduler:
         self._session = session
         self._credit = credit
         self._prefix_caching = prefix_caching
+        self._policy = policy
+        self._max_prefill_tokens = max_prefill_tokens
         self._waiting = WaitingQueue()
         self._outbox = Outbox()
         self._requests: dict[Key, Request] = {}
@@ -71,7 +84,9 @@ class Scheduler:
         self.worker = worker
         self._running = Running(worker, prefix_caching=self._prefix_caching)
         self._in_flight = InFlight(self._credit)
-        self._planner = Planner(self._running, self._waiting, worker.max_batch_tokens, self._preempt)
+        most = worker.max_batch_tokens
+        prefill = most if self._max_prefill_tokens is None else self._max_prefill_tokens
+        self._planner = Planner(self._running, self._waiting, most, prefill, self._preempt)
 
     # ------------------------------------------------------------------ clients
 
@@ -79,12 +94,13 @@ class Scheduler:
         """Accept a request, or note for its client why it is refused. A live request's id is not taken again."""
         if self.knows(client, ask.request):
             return  # a duplicate: the first one goes on, and its deltas answer both
-        if problem := refusal(ask, self.worker):
+        if problem := refusal(ask, self.worker) or self._policy.refusal(ask):
             self._outbox.refused(client, ask.request, problem)
             return
         request = Request(
             client=client,
             ask=ask,
+            rank=self._policy.rank(ask, now),
             order=0,
             final_len=len(ask.prompt) + ask.max_tokens,
             arrived=now,
@@ -147,7 +163,7 @@ class Scheduler:
         """Return the next step to send, or None: no credit, or nothing to run.
 
         Running requests that decode come first, one token each; what is left of the token budget goes to prompts, in
-        order of arrival, chunk by chunk.
+        the policy's order, chunk by chunk.
         """
         if not self._in_flight.may_send:
             return None
@@ -312,8 +328,8 @@ class Scheduler:
         return requests
 
     def adopt(self, requests: list[Request], now: float) -> None:
-        """Take over requests that a scheduler of the same model gave up by `abandon`, oldest first."""
-        for request in sorted(requests, key=lambda request: (request.arrived, request.order)):
+        """Take over requests that a scheduler of the same model gave up by `abandon`, each at its old place."""
+        for request in sorted(requests, key=lambda request: (request.rank, request.order)):
             if len(request.unsent):
                 self._behind[request.key] = request
             self._accept(request, now)

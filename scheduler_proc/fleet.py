@@ -8,6 +8,7 @@ from math import inf
 from protocol.messages import Deltas, Failed, Finish, Load, Opened, Plan, Result, Submit
 from scheduler_proc.core import Scheduler
 from scheduler_proc.counters import Counters
+from scheduler_proc.policy import FIRST_COME, Policy
 
 PATIENCE_SECONDS = 30.0
 """Without any worker for so long, requests end with an error rather than wait on."""
@@ -16,10 +17,20 @@ PATIENCE_SECONDS = 30.0
 class Fleet:
     """One `Scheduler` for each worker that ever opened a session, by the worker's number."""
 
-    def __init__(self, credit: int, session: int, *, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        credit: int,
+        session: int,
+        *,
+        prefix_caching: bool = True,
+        policy: Policy = FIRST_COME,
+        max_prefill_tokens: int | None = None,
+    ) -> None:
         """Begin without workers; each gets `credit`, and all deltas carry `session`. The rest is as in `Scheduler`."""
         self._credit = credit
         self._prefix_caching = prefix_caching
+        self._policy = policy
+        self._max_prefill_tokens = max_prefill_tokens
         self._session = session
         self._schedulers: dict[int, Scheduler] = {}
         self._open: set[int] = set()
@@ -33,7 +44,12 @@ class Fleet:
             self._schedulers[worker].reopen(opened, now)
         else:
             self._schedulers[worker] = Scheduler(
-                opened, self._credit, self._session, prefix_caching=self._prefix_caching
+                opened,
+                self._credit,
+                self._session,
+                prefix_caching=self._prefix_caching,
+                policy=self._policy,
+                max_prefill_tokens=self._max_prefill_tokens,
             )
         self._open.add(worker)
         self._none_since = inf

@@ -34,7 +34,8 @@ class SlotTable:
         self._stack = list(range(total - 1, -1, -1))
         self.live = np.zeros(total, bool)
         self.epoch = np.zeros(total, np.int64)  # goes up when a slot is given back: rows sent before mean nothing then
-        self.order = np.zeros(total, np.int64)
+        self.rank = np.zeros(total, np.float64)
+        self.order = np.zeros(total, np.int64)  # among equal ranks
         self.client = np.zeros(total, np.int64)
         self.request_id = np.zeros(total, np.uint64)
         self.prompt_len = np.zeros(total, np.int32)
@@ -72,6 +73,7 @@ class SlotTable:
         slot = self._stack.pop()
         length = request.waiting_len
         self.live[slot] = True
+        self.rank[slot] = request.rank
         self.order[slot] = request.order
         self.client[slot] = request.client
         self.request_id[slot] = request.ask.request
@@ -101,6 +103,15 @@ class SlotTable:
         self.live[slot] = False
         self.epoch[slot] += 1
         self._stack.append(slot)
+
+    def in_turn(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return some slots, int32[n], the one whose turn is first before the others."""
+        return slots[np.lexsort((self.order[slots], self.rank[slots]))]
+
+    def is_behind(self, slot: int, other: int) -> bool:
+        """Whether one slot's turn is after the other's."""
+        rank, order = self.rank, self.order
+        return bool((rank[slot], order[slot]) > (rank[other], order[other]))
 
     def stopped(self, rows: NDArray[np.int32], token: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Return which of some slots, each with its newest token, have come to one that ends them: bool[n]."""

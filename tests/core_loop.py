@@ -76,10 +76,8 @@ class Received:
 class CoreLoop:
     """Scheduler, stub model and clients; each verb is one event, and the core is checked after every one."""
 
-    def __init__(
-        self, worker: Opened, credit: int = 2, next_token: NextToken = hashed, *, prefix_caching: bool = True
-    ) -> None:
-        self.scheduler = Scheduler(worker, credit, new_session(), prefix_caching=prefix_caching)
+    def __init__(self, worker: Opened, credit: int = 2, next_token: NextToken = hashed, **rules: Any) -> None:
+        self.scheduler = Scheduler(worker, credit, new_session(), **rules)
         self.model = StubModel(worker, next_token)
         self.sent: deque[tuple[Plan, Result]] = deque()
         self.plans: list[Plan] = []

@@ -596,7 +596,7 @@ async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -
 
 
 async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
-    for names in (["n", "echo", "priority"], ["priority", "n", "echo"]):
+    for names in (["n", "echo", "suffix"], ["suffix", "n", "echo"]):
         error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
         assert error["param"] == names[0]
 
@@ -656,8 +656,6 @@ async def test_special_tokens_are_added_as_ever_or_it_is_refused(serve: Serve, p
     ("name", "value"),
     [
         ("return_token_ids", True),
-        ("priority", 5),
-        ("priority", -1),
         ("logits_processors", ["a"]),
     ],
 )
@@ -673,6 +671,18 @@ async def test_a_salt_goes_along_to_the_scheduler(serve: Serve) -> None:
         assert driver.submitted[-1].cache_salt == "mine"
         for wrong in ("", "x" * 257, 5):
             assert error_of(await driver.post(path, **asked(path, cache_salt=wrong)), 400)["param"] == "cache_salt"
+
+
+async def test_a_priority_goes_along_to_the_scheduler(serve: Serve) -> None:
+    driver = serve()
+    for path in ("completions", "chat/completions"):
+        assert (await driver.post(path, **asked(path))).status_code == 200
+        assert driver.submitted[-1].priority == 0
+        for given, sent in [(None, 0), (-3, -3), (2**31 - 1, 2**31 - 1)]:
+            assert (await driver.post(path, **asked(path, priority=given))).status_code == 200
+            assert driver.submitted[-1].priority == sent
+        for wrong in ("1", 1.0, True, 2**31, -(2**31) - 1):
+            assert error_of(await driver.post(path, **asked(path, priority=wrong)), 400)["param"] == "priority"
 
 
 async def test_options_of_a_stream_need_one(serve: Serve) -> None:

@@ -23,6 +23,8 @@ from protocol.messages import (
     MOST_STOPS,
     MOST_TOKEN_IDS,
     PENALTY_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
     REPETITION_MAX,
     REPETITION_MIN,
     TEMPERATURE_MAX,
@@ -217,6 +219,7 @@ class Parameters(BaseModel):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     cache_salt: Annotated[str, PlainValidator(_salt)] = ""
+    priority: Annotated[int | None, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -262,6 +265,7 @@ class Parameters(BaseModel):
             stop_token_ids=np.array(self.stop_token_ids, "<u4"),
             include_stop=bool(self.include_stop_str_in_output),
             cache_salt=self.cache_salt,
+            priority=self.priority or 0,
         )
 
 
