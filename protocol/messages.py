@@ -105,6 +105,13 @@ class Finish(IntEnum):
     ERROR = 4  # our fault; a text says what happened
     REFUSED = 5  # the client's: the request can never be served; a text says why
     TIMEOUT = 6
+    BUSY = 7  # too many wait already: not accepted now, and later it may be; a text says how many
+
+
+EXPLAINED = (Finish.ERROR, Finish.REFUSED, Finish.BUSY)
+"""The ends that come with a text."""
+
+_IS_EXPLAINED = np.isin(np.arange(max(Finish) + 1), EXPLAINED)
 
 
 class SpanKind(IntEnum):
@@ -377,6 +384,7 @@ class Submit:
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""  # KV is shared among requests of the same salt alone
     priority: Priority = 0  # which some policies go by; others refuse all but 0
+    again: Annotated[bool, Flag()] = False  # submitted before, to whoever has lost it: no queue is too long for it
 
     def check(self) -> None:
         """Raise `ProtocolError` unless each biased token has its bias."""
@@ -396,7 +404,7 @@ class Deltas:
 
     A row brings `count` tokens that begin at `offset` of the request's output (counted from the original prompt), so
     gaps and duplicates show. Of the row's prompt `cached` tokens were not computed, because others had done it.
-    `errors` has one text per row that ended with ERROR or REFUSED, in row order.
+    `errors` has one text per row that ended with ERROR, REFUSED or BUSY, in row order.
     `timing` has four numbers per row that ended, in seconds since the request arrived: when it was first planned,
     its first token, its last token, its end; -1 for what never happened.
     """
@@ -421,7 +429,7 @@ class Deltas:
             raise ProtocolError(f"rows of {self.count.sum(dtype=np.uint64)} tokens in all, {len(self.token)} came")
         if len(self.timing) != 4 * np.count_nonzero(self.finish):
             raise ProtocolError("timing has not four numbers per ended row")
-        explained = int(((self.finish == Finish.ERROR) | (self.finish == Finish.REFUSED)).sum())
+        explained = int(np.count_nonzero(_IS_EXPLAINED[self.finish]))
         if len(self.errors) != explained:
             raise ProtocolError(f"{explained} rows ended with an error, {len(self.errors)} texts came")
         if (logprobs := self.logprobs) is not None:
@@ -489,8 +497,9 @@ class Cancel:
 class Chunk:
     """Frontend to text client: the next piece of a request's text. `finish` other than RUNNING: it is the last.
 
-    `error` is empty unless the request ended with ERROR or REFUSED. Token counts are those up to this chunk. If it was
-    REFUSED, `at_fault` names the field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing.
+    `error` is empty unless the request ended with ERROR, REFUSED or BUSY. Token counts are those up to this chunk. If
+    it was REFUSED, `at_fault` names the field of `Generate` that was wrong, `code` is OpenAI's word for what was, or
+    nothing.
     """
 
     request: RequestId

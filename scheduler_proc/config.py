@@ -46,6 +46,12 @@ class SchedulingConfig:
         None,
         "N",
     )
+    max_waiting: int = option(
+        "requests that may wait for others to end; those that come then are turned away, over HTTP with status 429, "
+        "and may come back later; 0 is without limit",
+        0,
+        "N",
+    )
     step_timeout: float = option("seconds after which a step is taken to hang, and /health says so", 30.0, "SECONDS")
 
     def __post_init__(self) -> None:
@@ -59,6 +65,8 @@ class SchedulingConfig:
             raise ValueError(f"--aging-seconds must be from 0 to {MOST_AGING_SECONDS:g}, got {self.aging_seconds}")
         if self.max_prefill_tokens is not None and self.max_prefill_tokens < 1:
             raise ValueError(f"--max-prefill-tokens must be at least 1, got {self.max_prefill_tokens}")
+        if self.max_waiting < 0:
+            raise ValueError(f"--max-waiting must not be negative, got {self.max_waiting}")
         if not 0 < self.step_timeout < inf:
             raise ValueError(f"--step-timeout must be more than 0 and finite, got {self.step_timeout}")
 

@@ -111,6 +111,11 @@ class Scheduler:
         )
         self._accept(request, now)
 
+    def turn_away(self, client: int, request: int, why: str) -> None:
+        """Note for a client that its request is not accepted now, and why."""
+        self.counters.turned_away += 1
+        self._outbox.refused(client, request, why, Finish.BUSY)
+
     def _accept(self, request: Request, now: float) -> None:
         self._arrivals += 1
         request.order = self._arrivals
@@ -402,6 +407,11 @@ class Scheduler:
     def waiting(self) -> int:
         """How many requests wait for one."""
         return len(self._waiting)
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait beyond those for whom a slot is free: they need the end of others."""
+        return max(0, len(self._waiting) - self._running.slots.free)
 
     @property
     def plans_in_flight(self) -> int:

@@ -74,6 +74,7 @@ class SchedulerProcess:
             prefix_caching=scheduling.enable_prefix_caching,
             policy=scheduling.policy,
             max_prefill_tokens=scheduling.max_prefill_tokens,
+            max_waiting=scheduling.max_waiting,
         )
         about = f"{scheduling.credit} plans in flight" if scheduling.credit > 1 else "lockstep"
         me = Joined(config.name, "scheduler", os.getpid(), this_host(), about=about)

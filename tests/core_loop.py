@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from protocol.identity import new_session
-from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, Submit
+from protocol.messages import EXPLAINED, Deltas, Failed, Finish, Opened, Plan, Result, Submit
 from scheduler_proc.core import Scheduler
 from tests.stub_model import EOS, NextToken, StubModel, hashed
 
@@ -148,7 +148,7 @@ class CoreLoop:
             known.finish = Finish(finish)
             if finish:
                 known.timing = tuple(next(timing) for _ in range(4))
-            if finish in (Finish.ERROR, Finish.REFUSED):
+            if finish in EXPLAINED:
                 known.error = next(errors)
 
     def step(self) -> bool:

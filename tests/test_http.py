@@ -21,7 +21,7 @@ from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionPar
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
 from protocol.fields import Maybe
-from protocol.messages import Generate, Submit
+from protocol.messages import Finish, Generate, Submit
 from scheduler_proc.adjustments import is_adjusted
 from tests.http_driver import HttpDriver
 from tests.tiny_tokenizers import byte_level_tokenizer
@@ -931,6 +931,17 @@ async def test_an_error_in_a_stream_is_an_event_and_the_stream_ends_as_others_do
 async def test_an_error_before_the_first_token_has_a_status(serve: Serve, path: str, stream: bool) -> None:
     it = serve(goes_on, fails="computing it failed", fails_after=0)
     assert error_of(await it.post(path, **asked(path, stream=stream)), 500)["message"] == it.fails
+
+
+@BOTH
+@MODES
+async def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve, path: str, stream: bool) -> None:
+    it = serve(goes_on, fails="9 requests wait already, as many as may: try later")
+    it.fails_as = Finish.BUSY
+    answer = await it.post(path, **asked(path, stream=stream))
+    error = error_of(answer, 429)
+    assert answer.headers["retry-after"] == "1"
+    assert (error["message"], error["type"], error["code"]) == (it.fails, "rate_limit_error", "rate_limit_exceeded")
 
 
 @MODES
