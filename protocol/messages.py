@@ -77,6 +77,9 @@ class RowFlag(IntFlag):
     SAMPLE = 2  # it yields a token: a prompt's chunk that is not the last does not
 
 
+_CARRY = np.uint8(RowFlag.CARRY)
+
+
 class RowStatus(IntEnum):
     """How a sampled row came out."""
 
@@ -251,12 +254,13 @@ class Plan:
         _same_length("rows", self.slot, self.position, self.count, self.flags)
         _same_length("tables", self.table_slot, self.table_index, self.table_block)
         _same_length("settings", self.begin_slot, self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
-        carried = self.flags & np.uint8(RowFlag.CARRY)
-        total = int(self.count.sum(dtype=np.uint64))
-        # No count is 0, so as many tokens as rows means one each: nearly every plan, and worth its microseconds.
-        if total != len(self.count) and (self.count[carried != 0] != 1).any():
-            raise ProtocolError("a row with CARRY has exactly one input token")
-        travelling = total - int(np.count_nonzero(carried))
+        carried = self.flags & _CARRY
+        travelling = len(self.count) - int(np.count_nonzero(carried))
+        longer = self.count != 1
+        if np.count_nonzero(longer):  # rare, and the rest worth its microseconds
+            if carried[longer].any():
+                raise ProtocolError("a row with CARRY has exactly one input token")
+            travelling += int((self.count[longer] - np.uint32(1)).sum(dtype=np.uint64))
         if travelling != len(self.token):
             raise ProtocolError(f"rows without CARRY count {travelling} tokens in all, {len(self.token)} came")
         if self.listed is not None:
@@ -740,6 +744,7 @@ def _check_bias(tokens: NDArray[np.uint32] | None, bias: NDArray[np.float32] | N
 
 
 def _same_length(group: str, *columns: NDArray[Any]) -> None:
-    lengths = {len(column) for column in columns}
-    if len(lengths) > 1:
-        raise ProtocolError(f"columns of {group} differ in length: {[len(column) for column in columns]}")
+    length = len(columns[0])
+    for column in columns:
+        if len(column) != length:
+            raise ProtocolError(f"columns of {group} differ in length: {[len(column) for column in columns]}")
