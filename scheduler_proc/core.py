@@ -201,26 +201,28 @@ class Scheduler:
             return False
         self._in_flight.give_back()
         current = self._running.slots.epoch[sent.slots] == sent.epochs
-        self.counters.wasted_rows += len(current) - int(np.count_nonzero(current))
+        wasted = len(current) - int(np.count_nonzero(current))
+        self.counters.wasted_rows += wasted
         if isinstance(answer, Result):
-            self._settle_result(sent, current, answer, now)
+            self._settle_result(sent, current if wasted else None, answer, now)
         else:
             self._settle_failure(sent.slots[current], answer, now)
         return True
 
-    def _settle_result(self, sent: SentPlan, current: NDArray[np.bool_], answer: Result, now: float) -> None:
+    def _settle_result(self, sent: SentPlan, current: NDArray[np.bool_] | None, answer: Result, now: float) -> None:
+        """Take in what a step has given; `current` says which of its rows still mean something, None for all."""
         running, slots = self._running, self._running.slots
         rows, token, status = sent.slots[sent.sampled], answer.token, answer.status
         wanted = slots.listed[rows]
-        if wanted.any():
-            self._keep_logprobs(rows, np.flatnonzero(wanted & current[sent.sampled]), answer)
-        if current.all():
+        if np.count_nonzero(wanted):
+            self._keep_logprobs(rows, wanted if current is None else wanted & current[sent.sampled], answer)
+        if current is None:
             slots.computed_len[sent.slots] = sent.ends
         else:
             slots.computed_len[sent.slots[current]] = sent.ends[current]
             valid = current[sent.sampled]
             rows, token, status = rows[valid], token[valid], status[valid]
-        if status.any():
+        if np.count_nonzero(status):
             usable = status == RowStatus.OK
             for slot in rows[~usable].tolist():
                 running.cache.distrust(slot)
@@ -235,21 +237,20 @@ class Scheduler:
             request.strikes = 0
             if request.first_token == NEVER:
                 request.first_token = now
-        stopped = slots.stopped(rows, token)
-        full = length + 1 == slots.final_len[rows]
-        for slot in rows[stopped].tolist():
+        full = rows[length + 1 == slots.final_len[rows]]
+        for slot in slots.stopped(rows, token).tolist():
             self._end(running.request(slot), Finish.STOP, now)
-        for slot in rows[full & ~stopped].tolist():
+        for slot in full[slots.live[full]].tolist():
             self._end(running.request(slot), Finish.LENGTH, now)
 
-    def _keep_logprobs(self, rows: NDArray[np.int32], wanting: NDArray[np.intp], answer: Result) -> None:
+    def _keep_logprobs(self, rows: NDArray[np.intp], wanted: NDArray[np.bool_], answer: Result) -> None:
         """Keep what an answer says of the tokens of some of its rows, until their clients are given them."""
-        said = answer.logprobs
+        said, wanting = answer.logprobs, np.flatnonzero(wanted)
         each = [NOTHING] * len(wanting) if said is None else said.of(wanting.tolist())
         for slot, logprobs in zip(rows[wanting].tolist(), each, strict=True):
             self._running.request(slot).logprobs.append(logprobs)
 
-    def _settle_failure(self, rows: NDArray[np.int32], failure: Failed, now: float) -> None:
+    def _settle_failure(self, rows: NDArray[np.intp], failure: Failed, now: float) -> None:
         """Begin again with every request on board, from the tokens that have settled; end the one that keeps failing.
 
         Steps that were only queued behind a failed one cost their requests nothing but the way back.

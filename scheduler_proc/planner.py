@@ -54,14 +54,14 @@ class Planner:
         budget = self._prefill_rows(builder, budget)
         return [] if preempted else self._admit(builder, budget, now)  # what was freed is for those who run
 
-    def _decode_rows(self) -> tuple[NDArray[np.int32], NDArray[np.int32], bool]:
+    def _decode_rows(self) -> tuple[NDArray[np.intp], NDArray[np.intp], bool]:
         """Return the slots that decode in this step, those of them that need a block, and whether others lost theirs.
 
-        Slots are int32; there are enough free blocks for those that need one.
+        There are enough free blocks for those that need one.
         """
         running, slots, blocks = self._running, self._running.slots, self._running.blocks
         prefilled = slots.planned_len >= slots.known_len
-        decode = np.flatnonzero(slots.live & prefilled & (slots.planned_len + 1 < slots.final_len)).astype(np.int32)
+        decode = (slots.live & prefilled & (slots.planned_len + 1 < slots.final_len)).nonzero()[0]
         needy = running.needy(decode)
         preempted = False
         while len(needy) > blocks.free:
@@ -90,7 +90,7 @@ class Planner:
         """
         slots = self._running.slots
         all_sent = slots.planned_len + 1 >= slots.final_len
-        eligible = np.flatnonzero(slots.live & ~all_sent & (slots.settled_len >= slots.victim_from)).astype(np.int32)
+        eligible = (slots.live & ~all_sent & (slots.settled_len >= slots.victim_from)).nonzero()[0]
         if not len(eligible):
             return None
         last = int(slots.in_turn(eligible)[-1])
@@ -99,7 +99,9 @@ class Planner:
     def _prefill_rows(self, builder: PlanBuilder, budget: int) -> int:
         """Give running requests that are still prefilling their next chunks; return the budget that is left."""
         slots = self._running.slots
-        prefilling = np.flatnonzero(slots.live & (slots.planned_len < slots.known_len)).astype(np.int32)
+        prefilling = (slots.live & (slots.planned_len < slots.known_len)).nonzero()[0]
+        if not len(prefilling):
+            return budget
         for slot in slots.in_turn(prefilling).tolist():
             if budget <= 0:
                 break
@@ -120,12 +122,14 @@ class Planner:
         for more. Beside others it must leave each of them (and itself) a block to grow into. If a step in flight
         computes what would be its own first block, it stands aside until that is there; its slot and blocks are kept.
         """
+        if not len(self._waiting):
+            return []
         running, blocks, cache = self._running, self._running.blocks, self._running.cache
         admitted: list[Request] = []
         aside: list[Request] = []
         kept = 0  # blocks, for those who stand aside
-        if budget > 0 and running.slots.free and len(self._waiting):
-            cache.catch_up()
+        if budget > 0 and running.slots.free:
+            cache.catch_up_with_prompts()
         while budget > 0 and len(aside) < min(running.slots.free, MOST_ASIDE):
             request = self._waiting.peek()
             if request is None:
@@ -150,7 +154,7 @@ class Planner:
                 request.first_planned = now
                 request.cached = min(len(prefix.blocks) * blocks.block_size, request.prompt_len)
             table = running.enter(request, prefix)
-            builder.table(np.full(len(table), request.slot, np.int32), np.arange(len(table), dtype=np.int32), table)
+            builder.table(np.full(len(table), request.slot), np.arange(len(table)), table)
             builder.begin(request)
             budget -= self._chunk(builder, request, budget)
             if len(self._waiting):

@@ -452,6 +452,16 @@ def test_requests_with_many_stop_tokens_stop_at_each_of_them_beside_others() -> 
     assert loop.received[5].finish is Finish.REFUSED
 
 
+def test_only_the_very_token_ends_a_request_and_not_one_with_the_same_last_bits() -> None:
+    near = EOS + 2**16
+    loop = CoreLoop(opened(vocab_size=2**17), 2, lambda tokens, _: near if len(tokens) < 9 else EOS)
+    loop.submit(submit(1, [1], 30))
+    loop.submit(submit(2, [1], 30, stop_token_ids=[near]))
+    loop.drain()
+    assert loop.tokens(1) == [near] * 8 + [EOS]
+    assert loop.tokens(2) == [near]
+
+
 def test_ended_requests_do_not_pile_up_behind_their_deadlines_or_in_the_queue() -> None:
     loop = CoreLoop(opened(slots=1), 2, counting)
     loop.submit(submit(0, [1], 60, ignore_eos=True))  # holds the slot
