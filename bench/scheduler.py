@@ -30,7 +30,6 @@ from protocol.endpoints import PrivateDirectory
 from protocol.identity import new_session
 from protocol.messages import Opened, Plan, Result, RowFlag, Submit
 from protocol.sockets import bind_router
-from scheduler_proc.config import SchedulingConfig
 from scheduler_proc.core import Scheduler
 from scheduler_proc.policy import FIRST_COME, Policy, PolicyName, policy_of
 from stepahead.progress import Progress
@@ -74,7 +73,7 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
             raise BenchmarkError(f"--{name} must be at least 1, not {np.min(getattr(given, name))}")
     if not 0 <= given.waiting <= MOST_WAITING:
         raise BenchmarkError(f"--waiting must be from 0 to {MOST_WAITING}, not {given.waiting}")
-    policy = policy_of(given.scheduling_policy, SchedulingConfig().aging_seconds)
+    policy = policy_of(given.scheduling_policy, None)
     gc.collect()
     gc.disable()  # as in the scheduler process
     try:

@@ -22,11 +22,10 @@ from bench.simulation import Arrival, Host, Outcome, Simulation
 from bench.workload import seed_number, uniform_workload
 from protocol.messages import PRIORITY_MAX, PRIORITY_MIN, Opened
 from scheduler_proc.capacity import CapacityError
-from scheduler_proc.config import MOST_AGING_SECONDS, SchedulingConfig
+from scheduler_proc.config import MOST_AGING_SECONDS
 from scheduler_proc.policy import PolicyName, policy_of
 from stepahead.progress import Progress
 
-AGING_SECONDS = SchedulingConfig().aging_seconds
 BLOCK_SIZE = 16
 VOCABULARY = 50_000
 EOS = 0
@@ -84,8 +83,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(fcfs)",
     )  # fmt: skip
     parser.add_argument(
-        "--aging-seconds", type=float, nargs="+", default=[AGING_SECONDS], metavar="S",
-        help=f"waiting that outweighs one level of priority, or 1,000 tokens of prompt ({AGING_SECONDS:g})",
+        "--aging-seconds", type=float, nargs="+", default=[None], metavar="S",
+        help="waiting that outweighs one level of priority, or 1,000 tokens of prompt (as of launch.py)",
     )  # fmt: skip
     parser.add_argument(
         "--think-us", type=float, default=150.0, metavar="US", help="the scheduler's time for a step (%(default)s)"
@@ -104,6 +103,8 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     choices = ("credit", "max_batch_tokens", "max_num_seqs", "max_prefill_tokens", "scheduling_policy", "aging_seconds")
     for values in itertools.product(*[getattr(given, name) for name in choices]):
         chosen = dict(zip(choices, values, strict=True))
+        if chosen["scheduling_policy"] == "fcfs" and chosen["aging_seconds"] != given.aging_seconds[0]:
+            continue  # it is the same to those who come first
         tell("simulate", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in chosen.items()))
         worker = _worker(chosen["max_num_seqs"], given.blocks, chosen["max_batch_tokens"])
         policy = policy_of(chosen["scheduling_policy"], chosen["aging_seconds"])
@@ -152,7 +153,7 @@ def text(report: dict[str, Any]) -> str:
 
 def _policy(run: dict[str, Any]) -> str:
     name = str(run["scheduling_policy"])
-    return name if name == "fcfs" else f"{name}, aging {run['aging_seconds']:g} s"
+    return name if run["aging_seconds"] is None else f"{name}, aging {run['aging_seconds']:g} s"
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
@@ -248,7 +249,7 @@ def _check(given: argparse.Namespace) -> None:
         raise BenchmarkError(f"--max-prefill-tokens must be at least 1, not {min(given.max_prefill_tokens)}")
     if not all(PRIORITY_MIN <= priority <= PRIORITY_MAX for priority in given.priorities):
         raise BenchmarkError(f"--priorities must be from {PRIORITY_MIN} to {PRIORITY_MAX}")
-    if not all(0 <= seconds <= MOST_AGING_SECONDS for seconds in given.aging_seconds):
+    if not all(seconds is None or 0 <= seconds <= MOST_AGING_SECONDS for seconds in given.aging_seconds):
         raise BenchmarkError(f"--aging-seconds must be from 0 to {MOST_AGING_SECONDS:g}")
     for name, most in (("requests", MOST_REQUESTS), ("blocks", MOST_BLOCKS)):
         if getattr(given, name) > most:

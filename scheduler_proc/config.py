@@ -34,10 +34,10 @@ class SchedulingConfig:
         "who is served first: who came first, who asks for the lowest priority number, or who has the shortest prompt",
         "fcfs",
     )
-    aging_seconds: float = option(
-        "with a --scheduling-policy other than fcfs, the seconds of waiting that outweigh one level of priority, or "
-        "1,000 tokens of prompt: nobody waits for ever",
-        10.0,
+    aging_seconds: float | None = option(
+        "seconds of waiting that outweigh one level of priority (default: 60), or with shortest-prefill-first 1,000 "
+        "tokens of prompt (default: 10): nobody waits for ever",
+        None,
         "SECONDS",
     )
     max_prefill_tokens: int | None = option(
@@ -61,7 +61,7 @@ class SchedulingConfig:
             raise ValueError(f"--max-plans-in-flight must be from 1 to 64, got {most}")
         if self.lockstep and most not in (None, 1):
             raise ValueError(f"give --lockstep, which is --max-plans-in-flight 1, or --max-plans-in-flight {most}")
-        if not 0 <= self.aging_seconds <= MOST_AGING_SECONDS:
+        if self.aging_seconds is not None and not 0 <= self.aging_seconds <= MOST_AGING_SECONDS:
             raise ValueError(f"--aging-seconds must be from 0 to {MOST_AGING_SECONDS:g}, got {self.aging_seconds}")
         if self.max_prefill_tokens is not None and self.max_prefill_tokens < 1:
             raise ValueError(f"--max-prefill-tokens must be at least 1, got {self.max_prefill_tokens}")

@@ -49,7 +49,7 @@ class FirstCome:
 class PriorityFirst:
     """Lower priorities first; one level is outweighed by `seconds` of waiting."""
 
-    seconds: float
+    seconds: float = 60.0
 
     def rank(self, ask: Submit, now: float) -> float:
         """Return when it arrived, moved by its level."""
@@ -67,7 +67,7 @@ class ShortestPrefillFirst:
     What of a prompt is cached counts too: that changes while it waits, and its rank may not.
     """
 
-    seconds: float
+    seconds: float = 10.0
 
     def rank(self, ask: Submit, now: float) -> float:
         """Return when it arrived, moved by what has to be prefilled."""
@@ -81,15 +81,15 @@ class ShortestPrefillFirst:
 FIRST_COME = FirstCome()
 
 
-def policy_of(name: PolicyName, aging_seconds: float) -> Policy:
-    """Return the policy of that name; `aging_seconds` is what outweighs one level, or 1,000 tokens."""
+def policy_of(name: PolicyName, aging_seconds: float | None) -> Policy:
+    """Return the policy of that name; `aging_seconds` is what outweighs one level, or 1,000 tokens, None as usual."""
     match name:
         case "fcfs":
             return FIRST_COME
         case "priority":
-            return PriorityFirst(aging_seconds)
+            return PriorityFirst() if aging_seconds is None else PriorityFirst(aging_seconds)
         case "shortest-prefill-first":
-            return ShortestPrefillFirst(aging_seconds)
+            return ShortestPrefillFirst() if aging_seconds is None else ShortestPrefillFirst(aging_seconds)
 
 
 def _no_priority(ask: Submit) -> str:
