@@ -100,14 +100,17 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     arrivals = _drawn(given) if given.trace is None else read_trace(Path(given.trace))
     host = Host(given.think_us * 1e-6, given.wire_us * 1e-6)
     runs = []
-    choices = ("credit", "max_batch_tokens", "max_num_seqs", "max_prefill_tokens", "scheduling_policy", "aging_seconds")
-    for values in itertools.product(*[getattr(given, name) for name in choices]):
-        chosen = dict(zip(choices, values, strict=True))
-        if chosen["scheduling_policy"] == "fcfs" and chosen["aging_seconds"] != given.aging_seconds[0]:
-            continue  # it is the same to those who come first
+    choices = ("credit", "max_batch_tokens", "max_num_seqs", "max_prefill_tokens")
+    policies = dict.fromkeys(  # aging is the same to those who come first
+        (name, None if name == "fcfs" else seconds)
+        for name in given.scheduling_policy
+        for seconds in given.aging_seconds
+    )
+    for *values, (name, seconds) in itertools.product(*[getattr(given, name) for name in choices], policies):
+        chosen = dict(zip(choices, values, strict=True)) | {"scheduling_policy": name, "aging_seconds": seconds}
         tell("simulate", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in chosen.items()))
         worker = _worker(chosen["max_num_seqs"], given.blocks, chosen["max_batch_tokens"])
-        policy = policy_of(chosen["scheduling_policy"], chosen["aging_seconds"])
+        policy = policy_of(name, seconds)
         began = time.perf_counter()
         try:
             outcome = Simulation(
