@@ -43,8 +43,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "trace",
         nargs="?",
         metavar="TRACE",
-        help='arrivals, a line of JSON each: {"at": SECONDS, "prompt": TOKENS, "output": TOKENS}, and a "priority" if '
-        "it is not 0; without, they are drawn at random",
+        help='arrivals, a line of JSON each: {"at": SECONDS, "prompt": TOKENS, "output": TOKENS}, and "priority" and '
+        '"user" if they count; without, they are drawn at random',
     )
     parser.add_argument("--requests", type=int, default=1000, metavar="N", help="requests drawn (%(default)s)")
     parser.add_argument(
@@ -193,13 +193,13 @@ def read_trace(path: Path) -> list[Arrival]:
         try:
             told = json.loads(line)
             at, prompt, output = float(told["at"]), int(told["prompt"]), int(told["output"])
-            priority = int(told.get("priority", 0))
+            priority, user = int(told.get("priority", 0)), str(told.get("user", ""))
         except (ValueError, TypeError, KeyError, OverflowError):
             raise BenchmarkError(f'{path}, line {number}: not {{"at": …, "prompt": …, "output": …}}') from None
         fits = 0 <= at < 1e9 and prompt >= 1 and output >= 1 and prompt + output <= LONGEST
         if not (fits and PRIORITY_MIN <= priority <= PRIORITY_MAX):
             raise BenchmarkError(f"{path}, line {number}: out of range (at most {LONGEST} tokens, none below 1)")
-        arrivals.append(Arrival(at, _tokens(np.random.default_rng(number), prompt), output, priority))
+        arrivals.append(Arrival(at, _tokens(np.random.default_rng(number), prompt), output, priority, user))
     if not arrivals:
         raise BenchmarkError(f"{path}: no arrivals in it")
     return sorted(arrivals, key=lambda arrival: arrival.at)

@@ -24,12 +24,13 @@ TOKEN = 7
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request: when it comes, in seconds, its prompt, how many tokens it is to get, and how urgent it is."""
+    """A request: when it comes, in seconds, its prompt, how many tokens it is to get, how urgent it is, whose it is."""
 
     at: float
     prompt: NDArray[np.uint32]
     output_tokens: int
     priority: int = 0
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Simulation:
         worker = self._workers[number]
         if not worker.scheduler.running + worker.scheduler.waiting:
             worker.work_since = now
-        ask = greedy(request, arrival.prompt, arrival.output_tokens)
+        ask = replace(greedy(request, arrival.prompt, arrival.output_tokens), user=arrival.user)
         if not self._policy.refusal(urgent := replace(ask, priority=arrival.priority)):
             ask = urgent
         worker.scheduler.submit(CLIENT, ask, now)

@@ -113,6 +113,7 @@ class Intake:
             logprobs=ask.logprobs,
             cache_salt=ask.cache_salt,
             priority=ask.priority,
+            user=ask.user,
         )
         ends = frozenset(stop_token_ids.tolist())
         if not ask.ignore_eos:

@@ -30,6 +30,7 @@ BIAS_MAX = 100.0  # either way
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
 MOST_SALT = 256  # characters
+MOST_USER = 256  # characters
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
@@ -39,6 +40,7 @@ Step = Annotated[int, Integer()]  # steps of a session count from 1; 0 is "none 
 Count = Annotated[int, Integer(0, COUNT_MAX)]
 Words = Annotated[str, Text()]
 Salt = Annotated[str, Text(MOST_SALT)]
+User = Annotated[str, Text(MOST_USER)]
 U1 = Annotated[NDArray[np.uint8], Column("<u1")]
 U4 = Annotated[NDArray[np.uint32], Column("<u4")]
 U8 = Annotated[NDArray[np.uint64], Column("<u8")]
@@ -388,6 +390,7 @@ class Submit:
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""  # KV is shared among requests of the same salt alone
     priority: Priority = 0  # which some policies go by; others refuse all but 0
+    user: User = ""  # for whom it is, as the client tells them apart: where users take turns, this one does
     again: Annotated[bool, Flag()] = False  # submitted before, to whoever has lost it: no queue is too long for it
 
     def check(self) -> None:
@@ -482,6 +485,7 @@ class Generate:
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""
     priority: Priority = 0
+    user: User = ""
 
     def check(self) -> None:
         """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""

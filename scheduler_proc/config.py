@@ -30,8 +30,9 @@ class SchedulingConfig:
     enable_prefix_caching: bool = option(
         "compute no KV that a request with the same first tokens has left behind (the default)", True
     )
-    scheduling_policy: Literal["fcfs", "priority", "shortest-prefill-first"] = option(
-        "who is served first: who came first, who asks for the lowest priority number, or who has the shortest prompt",
+    scheduling_policy: Literal["fcfs", "priority", "shortest-prefill-first", "round-robin"] = option(
+        "who is served first: who came first, who asks for the lowest priority number, who has the shortest prompt, or "
+        "each user in turn",
         "fcfs",
     )
     aging_seconds: float | None = option(

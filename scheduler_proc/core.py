@@ -100,7 +100,7 @@ class Scheduler:
         request = Request(
             client=client,
             ask=ask,
-            rank=self._policy.rank(ask, now),
+            rank=self._policy.rank(client, ask, now),
             order=0,
             final_len=len(ask.prompt) + ask.max_tokens,
             arrived=now,
@@ -175,6 +175,7 @@ class Scheduler:
         builder = PlanBuilder(self._running.slots, self.worker)
         for request in self._planner.fill(builder, now):
             self._behind.pop(request.key, None)  # its slot's cursor takes over
+            self._policy.began(request.rank)
             self.counters.cached_tokens += len(request.prefix.blocks) * self.worker.block_size
         if builder.empty:
             return None
@@ -288,6 +289,8 @@ class Scheduler:
         del self._requests[request.key]
         self._behind.pop(request.key, None)
         self._deadlines.ended(request)
+        if request.first_planned == NEVER:
+            self._policy.left(request.client, request.ask)
         if request.slot < 0:
             self._waiting.ended(request)
         else:

@@ -685,6 +685,16 @@ async def test_a_priority_goes_along_to_the_scheduler(serve: Serve) -> None:
             assert error_of(await driver.post(path, **asked(path, priority=wrong)), 400)["param"] == "priority"
 
 
+async def test_a_user_goes_along_to_the_scheduler(serve: Serve) -> None:
+    driver = serve()
+    for path in ("completions", "chat/completions"):
+        for given, sent in [(None, ""), ("", ""), ("Ann", "Ann")]:
+            assert (await driver.post(path, **asked(path, user=given))).status_code == 200
+            assert driver.submitted[-1].user == sent
+        for wrong in (5, ["Ann"], "x" * 257):
+            assert error_of(await driver.post(path, **asked(path, user=wrong)), 400)["param"] == "user"
+
+
 async def test_options_of_a_stream_need_one(serve: Serve) -> None:
     answer = await serve().post("completions", prompt="a", stream_options={"include_usage": True})
     assert error_of(answer, 400)["param"] == "stream_options"

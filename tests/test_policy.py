@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol.messages import Finish, Submit
+from protocol.messages import Finish
 from scheduler_proc.config import SchedulingConfig
-from scheduler_proc.policy import FIRST_COME, Policy, PriorityFirst, ShortestPrefillFirst
+from scheduler_proc.policy import FEW_USERS, FIRST_COME, Policy, PriorityFirst, RoundRobin, ShortestPrefillFirst
 from tests.core_loop import CoreLoop, solo, submit
 from tests.stub_model import VOCAB, counting, hashed, opened
 
@@ -157,7 +157,7 @@ class WatchedLoop(CoreLoop):
     def victim(self, needy: int) -> int | None:
         running = self.scheduler._running
         chosen, slots = self._choose(needy), running.slots
-        place = {r.slot: (self.policy_rank(r.ask, r.arrived), r.order) for r in running.requests()}
+        place = {r.slot: (r.rank, r.order) for r in running.requests()}
         may_lose = [
             slot
             for slot in place
@@ -170,9 +170,6 @@ class WatchedLoop(CoreLoop):
             request = running.request(chosen).ask.request
             self.lost[request] = self.lost.get(request, 0) + 1
         return chosen
-
-    def policy_rank(self, ask: Submit, arrived: float) -> float:
-        return self.scheduler._policy.rank(ask, arrived)
 
 
 def random_contest(seed: int, policy: Policy, credit: int) -> int:
@@ -188,6 +185,7 @@ def random_contest(seed: int, policy: Policy, credit: int) -> int:
             dice.randint(1, 40),
             ignore_eos=True,
             priority=dice.choice(levels),
+            user=dice.choice(["Ann", "Ann", "Bob"]),
         )
         for request in range(14)
     ]
@@ -210,7 +208,7 @@ def random_contest(seed: int, policy: Policy, credit: int) -> int:
     return loop.scheduler.counters.preemptions
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("policy", [*POLICIES, RoundRobin()], ids=lambda policy: type(policy).__name__)
 def test_preemption_takes_the_last_in_turn_and_ends_whatever_the_policy(policy: Policy) -> None:
     assert sum(random_contest(seed, policy, credit=1 + seed % 3) for seed in range(10)) > 20
 
@@ -244,9 +242,54 @@ def test_a_request_keeps_its_place_when_it_moves_to_another_worker() -> None:
     assert served(second, 1, 2, 3) == [2, 1, 3]
 
 
+def test_each_user_has_one_request_in_turn_however_many_wait() -> None:
+    loop = one_at_a_time(SchedulingConfig(scheduling_policy="round-robin").policy)
+    asked = [(1, "Ann"), (2, "Ann"), (3, "Ann"), (4, "Ann"), (5, "Bob"), (6, "Cid"), (7, "Bob")]
+    for request, user in asked:
+        loop.submit(submit(request, [1], 2, user=user))
+    assert served(loop, *range(1, 8)) == [1, 5, 6, 2, 7, 3, 4]
+
+
+def test_who_comes_later_joins_the_round_that_has_begun_and_saves_up_none_while_away() -> None:
+    loop = one_at_a_time(RoundRobin())
+    for request in range(1, 9):
+        loop.submit(submit(request, [1], 2, user="Ann"))
+    assert served(loop, 1, 2, 3) == [1, 2, 3]
+    for request in range(11, 15):
+        loop.submit(submit(request, [1], 2, user="Bob"))
+    assert served(loop, *range(4, 9), *range(11, 15)) == [11, 4, 12, 5, 13, 6, 14, 7, 8]
+
+
+def test_a_request_that_ends_while_it_waits_costs_its_user_no_turn() -> None:
+    loop = one_at_a_time(RoundRobin())
+    for request in range(1, 100):
+        loop.submit(submit(request, [1], 2, user="Ann"))
+        loop.abort(request)
+    for request in range(101, 104):
+        loop.submit(submit(request, [1], 2, user="Bob"))
+    loop.submit(submit(100, [1], 2, user="Ann"))
+    assert served(loop, 100, 101, 102, 103) == [101, 100, 102, 103]
+
+
+def test_users_of_one_name_at_two_clients_are_two() -> None:
+    policy = RoundRobin()
+    ranks = [policy.rank(client, submit(1, [1], user="Ann"), 0.0) for client in (1, 1, 2)]
+    assert ranks == [0, 1, 0]
+
+
+def test_users_who_are_gone_are_forgotten() -> None:
+    policy = RoundRobin()
+    for user in range(10 * FEW_USERS):
+        policy.began(policy.rank(1, submit(1, [1], user="Ann"), 0.0))
+        policy.began(policy.rank(1, submit(1, [1], user=str(user)), 0.0))
+    assert len(policy._next) <= 2 * FEW_USERS + 2
+
+
 def test_ranks_are_not_lost_in_rounding_at_the_widest_settings() -> None:
     policy = PriorityFirst(1e6)
     for priority in (-(2**31), 2**31 - 1):
-        ranks = [policy.rank(submit(1, [1], priority=priority + step), 1e6) for step in (0, 1 if priority < 0 else -1)]
+        ranks = [
+            policy.rank(1, submit(1, [1], priority=priority + step), 1e6) for step in (0, 1 if priority < 0 else -1)
+        ]
         assert np.isfinite(ranks).all()
         assert ranks[0] != ranks[1]

@@ -159,8 +159,8 @@ def test_a_trace_is_served_in_the_order_of_its_times(
     trace.write_text(
         '{"at": 2.5, "prompt": 3, "output": 2}\n\n{"at": 1, "prompt": 5, "output": 4, "priority": -7, "user": "x"}\n'
     )
-    told = [(each.at, len(each.prompt), each.output_tokens, each.priority) for each in read_trace(trace)]
-    assert told == [(1, 5, 4, -7), (2.5, 3, 2, 0)]
+    told = [(each.at, len(each.prompt), each.output_tokens, each.priority, each.user) for each in read_trace(trace)]
+    assert told == [(1, 5, 4, -7, "x"), (2.5, 3, 2, 0, "")]
     assert bench(monkeypatch, str(trace), "--json") == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["tokens"] == 6
 
