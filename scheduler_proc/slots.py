@@ -10,7 +10,7 @@ from scheduler_proc.request import Request
 NO_TOKEN = np.uint32(2**32 - 1)
 """Fills the unused places of `stop_ids`; no vocabulary is that large."""
 
-_NEAR = np.uint32(2**16 - 1)
+_NEAR = np.uint32(2**12 - 1)
 """Most tokens end nobody, and these bits of them say so: only the others are compared with what ends their slots."""
 
 NARROW = 8
