@@ -109,6 +109,22 @@ def test_who_is_last_by_the_policy_loses_its_slot_and_not_who_came_last() -> Non
         assert loop.tokens(ask.request) == solo(ask)
 
 
+def test_nobody_loses_a_slot_to_one_whose_turn_is_later() -> None:
+    loop = CoreLoop(opened(slots=2), 2, counting, policy=PriorityFirst(LEVEL))
+    loop.submit(submit(1, [1, 1], 20, ignore_eos=True, priority=0))
+    loop.submit(submit(2, [2, 2, 2], 20, output=[53], ignore_eos=True, priority=1))
+    loop.plan()
+    pool = loop.scheduler._running.blocks
+    held = pool.take(pool.free)
+    plan = loop.scheduler.plan(0.0)  # 2 needs a block, and has come back too lately to lose its own
+    assert plan is not None
+    assert (plan.slot.tolist(), loop.scheduler.running) == ([0], 2)
+    loop.sent.append((plan, loop.model.run(plan)))
+    pool.give_back(held)
+    loop.drain()
+    assert [len(loop.tokens(request)) for request in (1, 2)] == [20, 20]
+
+
 def test_prompts_share_the_tokens_of_a_step_in_the_order_of_the_policy() -> None:
     loop = CoreLoop(opened(slots=3, max_batch_tokens=10), 1, counting, policy=PriorityFirst(LEVEL))
     loop.submit(submit(1, [1] * 30, 4, priority=1))
