@@ -10,7 +10,7 @@ from typing import Self
 
 from client.completion import Completion, Piece, TokenLogprob, logprobs_of
 from client.connection import Connection
-from client.errors import RequestFailedError, RequestRefusedError
+from client.errors import RequestFailedError, RequestRefusedError, ServerBusyError
 from protocol.messages import Chunk, Finish
 
 
@@ -74,6 +74,8 @@ class TextStream:
                 raise RequestRefusedError(chunk.error)
             if chunk.finish == Finish.ERROR:
                 raise RequestFailedError(chunk.error)
+            if chunk.finish == Finish.BUSY:
+                raise ServerBusyError(chunk.error)
             self._completion = Completion(
                 text="".join(self._text),
                 token_ids=tuple(self._token_ids),

@@ -14,7 +14,19 @@ import zmq
 from protocol.codec import decode
 from protocol.identity import new_session
 from protocol.logprobs import Logprobs
-from protocol.messages import Abort, Attach, Attached, Deltas, Finish, Message, Ping, Pong, Submit, Unattached
+from protocol.messages import (
+    EXPLAINED,
+    Abort,
+    Attach,
+    Attached,
+    Deltas,
+    Finish,
+    Message,
+    Ping,
+    Pong,
+    Submit,
+    Unattached,
+)
 from protocol.sockets import PeerGoneError, bind_router, receive_from_peer, send_to_peer
 
 Script = Callable[[Submit], list[int]]
@@ -44,7 +56,7 @@ def deltas(
         cached=np.array([cached], "<u4"),
         token=np.array(tokens, "<u4"),
         timing=np.full(4 * ended, -1, "<f4"),
-        errors=(error,) if finish in (Finish.ERROR, Finish.REFUSED) else (),
+        errors=(error,) if finish in EXPLAINED else (),
         listed=None if logprobs is None else logprobs.count,
         listed_token=None if logprobs is None else logprobs.token,
         logprob=None if logprobs is None else logprobs.logprob,

@@ -21,7 +21,7 @@ from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionPar
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
 from protocol.fields import Maybe
-from protocol.messages import Generate, Submit
+from protocol.messages import Finish, Generate, Submit
 from scheduler_proc.adjustments import is_adjusted
 from tests.http_driver import HttpDriver
 from tests.tiny_tokenizers import byte_level_tokenizer
@@ -596,7 +596,7 @@ async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -
 
 
 async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
-    for names in (["n", "echo", "priority"], ["priority", "n", "echo"]):
+    for names in (["n", "echo", "suffix"], ["suffix", "n", "echo"]):
         error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
         assert error["param"] == names[0]
 
@@ -656,8 +656,6 @@ async def test_special_tokens_are_added_as_ever_or_it_is_refused(serve: Serve, p
     ("name", "value"),
     [
         ("return_token_ids", True),
-        ("priority", 5),
-        ("priority", -1),
         ("logits_processors", ["a"]),
     ],
 )
@@ -673,6 +671,28 @@ async def test_a_salt_goes_along_to_the_scheduler(serve: Serve) -> None:
         assert driver.submitted[-1].cache_salt == "mine"
         for wrong in ("", "x" * 257, 5):
             assert error_of(await driver.post(path, **asked(path, cache_salt=wrong)), 400)["param"] == "cache_salt"
+
+
+async def test_a_priority_goes_along_to_the_scheduler(serve: Serve) -> None:
+    driver = serve()
+    for path in ("completions", "chat/completions"):
+        assert (await driver.post(path, **asked(path))).status_code == 200
+        assert driver.submitted[-1].priority == 0
+        for given, sent in [(None, 0), (-3, -3), (2**31 - 1, 2**31 - 1)]:
+            assert (await driver.post(path, **asked(path, priority=given))).status_code == 200
+            assert driver.submitted[-1].priority == sent
+        for wrong in ("1", 1.0, True, 2**31, -(2**31) - 1):
+            assert error_of(await driver.post(path, **asked(path, priority=wrong)), 400)["param"] == "priority"
+
+
+async def test_a_user_goes_along_to_the_scheduler(serve: Serve) -> None:
+    driver = serve()
+    for path in ("completions", "chat/completions"):
+        for given, sent in [(None, ""), ("", ""), ("Ann", "Ann")]:
+            assert (await driver.post(path, **asked(path, user=given))).status_code == 200
+            assert driver.submitted[-1].user == sent
+        for wrong in (5, ["Ann"], "x" * 257):
+            assert error_of(await driver.post(path, **asked(path, user=wrong)), 400)["param"] == "user"
 
 
 async def test_options_of_a_stream_need_one(serve: Serve) -> None:
@@ -921,6 +941,17 @@ async def test_an_error_in_a_stream_is_an_event_and_the_stream_ends_as_others_do
 async def test_an_error_before_the_first_token_has_a_status(serve: Serve, path: str, stream: bool) -> None:
     it = serve(goes_on, fails="computing it failed", fails_after=0)
     assert error_of(await it.post(path, **asked(path, stream=stream)), 500)["message"] == it.fails
+
+
+@BOTH
+@MODES
+async def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve, path: str, stream: bool) -> None:
+    it = serve(goes_on, fails="9 requests wait already, as many as may: try later")
+    it.fails_as = Finish.BUSY
+    answer = await it.post(path, **asked(path, stream=stream))
+    error = error_of(answer, 429)
+    assert answer.headers["retry-after"] == "1"
+    assert (error["message"], error["type"], error["code"]) == (it.fails, "rate_limit_error", "rate_limit_exceeded")
 
 
 @MODES

@@ -37,7 +37,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "n": (1,),
     "prediction": (),
-    "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
