@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.device import Device
-from gpu_worker.draw import draw
+from gpu_worker.drawing import Drawing
 from gpu_worker.graph_sizes import MOST_GRAPH_TOKENS, decode_sizes, mixed_sizes
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.likeliest import Likeliest
@@ -71,6 +71,7 @@ class PagedSteps:
         self._hidden = torch.empty((max_tokens, model.config.hidden_size), dtype=kind, device=device)
         self._sampled = torch.zeros(self._slots, dtype=torch.int64, device=device)
         self._likeliest = Likeliest(self._slots, model.config.vocab_size, device)
+        self._drawing = Drawing(self._slots, model.config.vocab_size, device)
 
     @property
     def padding(self) -> int:
@@ -114,7 +115,7 @@ class PagedSteps:
         `raw`: the logits are as the head gave them.
         """
         divisor = self._model.config.logits_scaling if raw else 1.0
-        draw(logits, samples.slot, samples.position, settings, sampled, self._last_token, divisor)
+        self._drawing.draw(logits, samples.slot, samples.position, settings, sampled, self._last_token, divisor)
 
     def write_tables(self, slot: Tensor, index: Tensor, block: Tensor) -> None:
         """Do tables[slot, index] = block, which are int32 [n]."""
@@ -218,7 +219,7 @@ class PagedSteps:
         for kind in {self._logits.dtype, torch.float32}:
             logits = torch.zeros((1, self._logits.shape[1]), dtype=kind, device=device)
             sampled = torch.zeros(1, dtype=torch.int64, device=device)
-            draw(logits, nowhere, nowhere, settings, sampled, torch.zeros_like(sampled), 1.0)
+            self._drawing.draw(logits, nowhere, nowhere, settings, sampled, torch.zeros_like(sampled), 1.0)
 
     def _work(self, shape: PagedShape) -> Callable[[PagedShape, Tensor], None]:
         return self._decode if shape.tiles is None else self._mixed

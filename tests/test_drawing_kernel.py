@@ -14,6 +14,13 @@ from gpu_worker.sampler import Sampler, greedy, packed
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture(autouse=True)
+def _several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr("gpu_worker.drawing.AT_A_TIME", 128)
+
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 SETTINGS = [
@@ -42,7 +49,7 @@ def on_a_gpu(value: object) -> object:
 
 def both(logits: Tensor, settings: list[dict[str, float]], seed: int, divisor: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return what the kernel samples and what the sampler does, `packed`."""
-    from gpu_worker.draw import draw
+    from gpu_worker.drawing import Drawing
 
     rows = len(settings)
     sampler, own = Sampler(rows + 2, torch.device("cpu")), Sampler(rows + 2, DEVICE)
@@ -58,7 +65,8 @@ def both(logits: Tensor, settings: list[dict[str, float]], seed: int, divisor: f
     last_token = torch.zeros(rows + 2, dtype=torch.int64, device=DEVICE)
     before = sampled.clone()
     on_device = slot.int().to(DEVICE), position.int().to(DEVICE)
-    draw(logits, *on_device, own.settings, sampled, last_token, divisor)
+    drawing = Drawing(rows, logits.shape[1], DEVICE)
+    drawing.draw(logits, *on_device, own.settings, sampled, last_token, divisor)
     drawn = torch.tensor([each["temperature"] > 0 for each in settings]) & (expected >> 32 == 0)
     assert torch.equal(sampled.cpu()[~drawn], before.cpu()[~drawn])
     assert torch.equal(last_token.cpu()[slot][drawn], sampled.cpu()[drawn] & 0xFFFFFFFF)

@@ -164,9 +164,9 @@ def compiled() -> int:
     """Return how many kernels Triton has compiled for ours."""
     from triton.runtime import JITFunction
 
-    from gpu_worker import draw, fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin
+    from gpu_worker import drawing, fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin
 
-    modules = (draw, fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin)
+    modules = (drawing, fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin)
     found = [each for module in modules for each in vars(module).values() if isinstance(each, JITFunction)]
     return sum(len(cache[0]) for each in found for cache in each.device_caches.values())
 
