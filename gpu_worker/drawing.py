@@ -134,8 +134,7 @@ def _cut(
                 if k < vocabulary:
                     total = mass + equals * _weight(of_k.to(tl.float32, bitcast=True))
                 wanted = p * total.to(tl.float64)
-                of_p = _last_value(logits, vocabulary, greatest, heat, divisor, wanted, True, step)
-                last = tl.maximum(of_k, of_p)
+                last = _last_value(logits, vocabulary, greatest, heat, divisor, wanted, True, step)
                 above, _, _ = _above(logits, vocabulary, greatest, heat, divisor, last, last, last, False, step)
                 mass, _, _ = _above(logits, vocabulary, greatest, heat, divisor, last, last, last, True, step)
                 each = _weight(last.to(tl.float32, bitcast=True))

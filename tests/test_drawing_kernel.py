@@ -40,6 +40,8 @@ SETTINGS = [
     OFF | {"top_k": 5, "top_p": 0.6, "min_p": 0.05, "temperature": 0.7},
     OFF | {"top_k": 40, "top_p": 0.9, "temperature": 1.5},
     OFF | {"top_k": 2, "top_p": 0.9999},
+    OFF | {"top_k": 5, "min_p": 0.9},
+    OFF | {"top_p": 0.99, "min_p": 0.5},
 ]
 
 
