@@ -11,6 +11,7 @@ import zmq
 
 from gpu_worker.engine import Engine
 from gpu_worker.session import Session
+from gpu_worker.timer_slack import sleep_precisely
 from protocol.awake_clock import AwakeClock
 from protocol.codec import decode
 from protocol.drop_log import DropLog
@@ -66,6 +67,8 @@ class WorkerProcess:
         self._poller.register(router, zmq.POLLIN)
         self._poller.register(stop, zmq.POLLIN)
         self._wakeup = engine.device.fileno()
+        if self._wakeup is None:
+            sleep_precisely()
         if timeline.socket is not None:
             self._poller.register(timeline.socket, zmq.POLLIN)
         if self._wakeup is not None:
