@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count
+from itertools import chain, count
 
 from frontend.delta_rows import DeltaRow, rows_of
 from frontend.intake import Intake
@@ -51,6 +51,9 @@ class FrontendCore:
     A request is placed at the attached scheduler with the fewest outstanding tokens and stays there. A scheduler that
     has forgotten us gets its requests again with the output so far; one that is silent loses them to another. Every
     request that was accepted ends exactly once, whoever dies.
+
+    Of several answers to one request each is a request of its own to a scheduler, and all are sent at once: it knows
+    which steps compute what of their prompt, and lets them wait for these, one behind the other in its queue.
     """
 
     def __init__(self, intake: Intake, schedulers: Iterable[str], now: float) -> None:
@@ -96,7 +99,8 @@ class FrontendCore:
             case Generate():
                 self._generate(identity, peer, message, now)
             case Cancel() if message.request in peer.requests:
-                self._end(peer.requests[message.request], Finish.ABORT, abort=True)
+                for stream in peer.requests[message.request]:
+                    self._end(stream, Finish.ABORT, abort=True)
             case Ping():
                 self._answer(identity, peer, Pong(peer.session, 0), now)
             case _:
@@ -120,7 +124,7 @@ class FrontendCore:
         """Forget a text client and end its requests."""
         self.speak_to.pop(identity, None)
         peer = self.peers.pop(identity, None)
-        for stream in () if peer is None else list(peer.requests.values()):
+        for stream in () if peer is None else chain(*peer.requests.values()):
             if stream.finish is Finish.RUNNING:
                 try:
                     stream.end(Finish.ABORT)
@@ -142,7 +146,7 @@ class FrontendCore:
                 raise TextError(f"{SHUTTING_DOWN} and takes no new requests")
             if ask.request in peer.requests:
                 raise TextError(f"request {ask.request} is still being served; a new request needs a new number")
-            stream = self._intake.accept(identity, ask, self.served, now)
+            streams = self._intake.accept(identity, ask, self.served, now)
         except TextError as error:
             self._refuse(identity, peer, ask.request, error, now)
             return
@@ -151,8 +155,9 @@ class FrontendCore:
             self._answer(identity, peer, Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0), now)
             return
         self.counters["accepted"] += 1
-        peer.requests[ask.request] = stream
-        self._place(stream, now)
+        peer.requests[ask.request] = streams
+        for stream in streams:
+            self._place(stream, now)
 
     def _refuse(self, identity: bytes, peer: TextPeer, request: int, error: TextError, now: float) -> None:
         self.counters["refused"] += 1
@@ -250,6 +255,8 @@ class FrontendCore:
             self.counters["overshoot_tokens"] += len(news) - used
             self._ended(stream, abort=running)
         elif not running:
+            if row.finish is Finish.REFUSED:
+                self._refuse_whole(stream)
             self._end(stream, row.finish, row.error, abort=False)
         elif news:
             self._has_news(stream)
@@ -293,7 +300,7 @@ class FrontendCore:
         """End every request: this process is about to end."""
         self.draining = True
         for peer in self.peers.values():
-            for stream in list(peer.requests.values()):
+            for stream in chain(*peer.requests.values()):
                 self._end(stream, Finish.ERROR, SHUTTING_DOWN, abort=True)
 
     # ------------------------------------------------------------ streams
@@ -307,6 +314,13 @@ class FrontendCore:
 
     def _submit(self, link: SchedulerLink, stream: Stream, now: float) -> None:
         link.take(stream, stream.submission(next(self._ids), now))
+
+    def _refuse_whole(self, stream: Stream) -> None:
+        """End the other answers to a request of which one can't be served, without a word: its refusal is theirs."""
+        for other in self.peers[stream.peer].speak_for_all(stream):
+            if other.finish is Finish.RUNNING:
+                other.finish = Finish.ABORT
+                self._let_go(other, abort=True)
 
     def _end(self, stream: Stream, finish: Finish, error: str = "", *, abort: bool) -> None:
         if stream.finish is Finish.RUNNING:
@@ -343,7 +357,8 @@ class FrontendCore:
     def check(self) -> None:
         """Assert what holds between any two events: each live request is in exactly one place."""
         placed = [stream for link in self.links for stream in link.streams.values()]
-        live = [s for peer in self.peers.values() for s in peer.requests.values() if s.finish is Finish.RUNNING]
+        owed = [s for peer in self.peers.values() for streams in peer.requests.values() for s in streams]
+        live = [stream for stream in owed if stream.finish is Finish.RUNNING]
         assert len(placed) + len(self._unplaced) == len(live), "a request is lost, or in two places"
         assert {*placed, *self._unplaced} == set(live)
         assert self.speak_to.keys() <= self.peers.keys(), "somebody unknown is spoken to"

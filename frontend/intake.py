@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from checkpoint.sampling import SamplingDefaults
 from frontend.detokenizer import Detokenizer
 from frontend.model_text import ModelText
+from frontend.seeds import sample_seed
 from frontend.stop_strings import MOST_CHARACTERS, StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TOO_LONG, TextError, require_unicode, shown
@@ -29,7 +31,7 @@ PLAIN = SamplingDefaults()
 
 
 class Intake:
-    """Makes a `Stream` of a `Generate`, or says in the user's terms why that can't be."""
+    """Makes a `Stream` for each answer to a `Generate`, or says in the user's terms why that can't be."""
 
     def __init__(
         self,
@@ -52,8 +54,8 @@ class Intake:
         """What each token adds to a text."""
         return self._text.pieces
 
-    def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> Stream:
-        """Return the stream of a request of `peer`, to be served as `served` describes; raises `TextError`."""
+    def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> list[Stream]:
+        """Return the streams of a request of `peer`, to be served as `served` describes; raises `TextError`."""
         stop_token_ids = NO_TOKENS if ask.stop_token_ids is None else ask.stop_token_ids
         if len(stop_token_ids) > MOST_STOP_TOKENS:
             raise TextError(
@@ -116,9 +118,20 @@ class Intake:
         ends = frozenset(stop_token_ids.tolist())
         if not ask.ignore_eos:
             ends |= frozenset(served.eos_token_ids.tolist())
-        detokenizer = Detokenizer(self._text.pieces, continues_text=ask.messages is None)
         deadline = now + ask.timeout if ask.timeout else inf
-        return Stream(peer, ask, submit, detokenizer, stops, ends, deadline)
+        return [
+            Stream(
+                peer,
+                ask,
+                replace(submit, seed=sample_seed(submit.seed, index)),
+                Detokenizer(self._text.pieces, continues_text=ask.messages is None),
+                stops.again(),
+                ends,
+                deadline,
+                index,
+            )
+            for index in range(ask.n)
+        ]
 
     def _banned(self, words: tuple[str, ...]) -> NDArray[np.uint32] | None:
         """Return the tokens that `bad_words` are, at the beginning of a text and behind a blank; raises `TextError`."""

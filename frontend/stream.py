@@ -1,4 +1,4 @@
-"""One request of a text client, from its acceptance to its end."""
+"""One answer to a request of a text client, from its acceptance to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_TOKENS = np.zeros(0, "<u4")
 
 
 class Stream:
-    """The tokens of one request, the text they made, and how much of both its client has been given.
+    """The tokens of one answer, the text they made, and how much of both its client has been given.
 
         output   t0 t1 t2 t3 t4 t5 │ END        END is one of the model's end tokens or of the request's own: no text
                  └─ given ─┘└ new ┘
@@ -36,10 +36,15 @@ class Stream:
         stops: StopStrings,
         end_tokens: frozenset[int],
         deadline: float,
+        index: int = 0,
     ) -> None:
-        """Begin; `submit` is what every submission of it has in common, `deadline` is inf for none."""
+        """Begin; `submit` is what every submission of it has in common, `deadline` is inf for none.
+
+        It is answer `index` of those that were asked for.
+        """
         self.peer = peer
         self.label = ask.request
+        self.index = index
         self.submit = submit
         self.deadline = deadline
         self.request = 0  # its id at the scheduler that has it now; a new one with every submission
@@ -128,6 +133,7 @@ class Stream:
             listed=None if logprobs is None else logprobs.count,
             listed_token=None if logprobs is None else logprobs.token,
             logprob=None if logprobs is None else logprobs.logprob,
+            index=self.index,
         )
 
     def given(self) -> None:

@@ -30,6 +30,7 @@ BIAS_MAX = 100.0  # either way
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
 MOST_SALT = 256  # characters
+MOST_SAMPLES = 128  # answers to one prompt; OpenAI's limit
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
 Session = Annotated[int, Integer(1, UINT64_MAX)]  # drawn at random by one side of a handshake; a mismatch is dropped
@@ -437,7 +438,8 @@ class Deltas:
 class Generate:
     """Text client to frontend: continue exactly one of prompt, messages (a chat) and token_ids.
 
-    None leaves a setting to the server. With `stream`, text comes as it is made, else in one piece.
+    None leaves a setting to the server. With `stream`, text comes as it is made, else in one piece. `n` answers are
+    sampled, each from a seed of its own, which is made of `seed` and the answer's index.
     """
 
     request: RequestId
@@ -466,6 +468,7 @@ class Generate:
     bad_words: Annotated[tuple[str, ...], Many(Text(2**14), MOST_TOKEN_IDS)] = ()
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""
+    n: Annotated[int, Integer(1, MOST_SAMPLES)] = 1
 
     def check(self) -> None:
         """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""
@@ -483,10 +486,11 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Frontend to text client: the next piece of a request's text. `finish` other than RUNNING: it is the last.
+    """Frontend to text client: the next piece of answer `index` to a request. `finish` but RUNNING: it is its last.
 
-    `error` is empty unless the request ended with ERROR or REFUSED. Token counts are those up to this chunk. If it was
-    REFUSED, `at_fault` names the field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing.
+    `error` is empty unless the answer ended with ERROR or REFUSED. Token counts are those up to this chunk. If it was
+    REFUSED, so is the request, and no other answer to it comes; `at_fault` names the field of `Generate` that was
+    wrong, `code` is OpenAI's word for what was, or nothing.
     """
 
     request: RequestId
@@ -502,6 +506,7 @@ class Chunk:
     listed: Listed = None  # one for each of `token_ids`: how many it has of the next two, as in Result
     listed_token: SomeU4 = None
     logprob: LogprobColumn = None
+    index: Annotated[int, Integer(0, MOST_SAMPLES - 1)] = 0
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""

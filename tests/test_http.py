@@ -17,7 +17,7 @@ from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
 from frontend.http.body import DEEPEST, MOST_ENTRIES, object_of
 from frontend.http.errors import ApiError
-from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionParameters, parameters
+from frontend.http.parameters import MOST_CHOICES, ChatParameters, CompletionParameters, parameters
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
 from protocol.fields import Maybe
@@ -313,7 +313,8 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "stream": [1, "true", "yes"],
     "stream_options": ["yes", {"include_usage": 1}, {"include_usage": "true"}, {"continuous_usage_stats": True}],
     "model": [5, ["words"], True],
-    "n": [0, 2, 10**6, True, "1", 1.5],
+    "n": [0, -1, 129, 10**6, 2**70, True, "1", 1.5],
+    "best_of": [0, 2, 10**6, True, "1", 1.5],
     "top_logprobs": [-1, 21, 5, 1.5, "1", True, 2**70],
     "tools": [[{"type": "function", "function": {"name": "f"}}]],
     "response_format": [{"type": "json_object"}, "text"],
@@ -352,7 +353,7 @@ WRONG_LOGPROBS: dict[str, list[Any]] = {
 WRONG_PROMPTS: list[Any] = [
     "", [""], [], [[]], ["a", ""], [[1], []], None, 5, 1.5, True, {}, [1, "a"], ["a", [1]], [[1], "a"], [None], [1.5],
     [[1.5]], [True], [[True]], [["a"]], [-1], [[-1]], [2**62], [[2**32]], [VOCABULARY], [[1], [VOCABULARY]],
-    ["a"] * (MOST_PROMPTS + 1), ["a"] * 100_000, "a" * CONTEXT, "a" * 33 * CONTEXT, [1] * CONTEXT,
+    ["a"] * (MOST_CHOICES + 1), ["a"] * 100_000, "a" * CONTEXT, "a" * 33 * CONTEXT, [1] * CONTEXT,
 ]  # fmt: skip
 WRONG_MESSAGES: list[Any] = [
     [], None, "hello", {}, [5], ["hello"], [[]], [{}], [{"role": "nobody", "content": "a"}], [{"content": "a"}],
@@ -459,7 +460,7 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
         ({"prompt": [[1], []]}, "prompt[1]: must not be empty", "invalid_value"),
         ({"prompt": [[1], [2, True]]}, "prompt[1][1]: must be a token id, got true", "invalid_type"),
         ({"prompt": ["a"] * 257}, "prompt: must hold at most 256 prompts, got 257", "invalid_value"),
-        ({"n": 2}, "n: 2 is not supported; leave it out, or send null or 1", "unsupported_parameter"),
+        ({"echo": 2}, "echo: 2 is not supported; leave it out, or send null or false", "unsupported_parameter"),
         (
             {"response_format": {"type": "json_object", "strict": True}},
             'response_format: {"type": "json_object", "strict": true} is not supported; leave it out, or send null or '
@@ -596,7 +597,7 @@ async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -
 
 
 async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
-    for names in (["n", "echo", "priority"], ["priority", "n", "echo"]):
+    for names in (["suffix", "echo", "tools"], ["tools", "suffix", "echo"]):
         error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
         assert error["param"] == names[0]
 

@@ -45,7 +45,7 @@ class Answer(Response):
         del self.headers["content-length"]
         self._caller = caller
         self._asks = deque(asks)  # those that are not asked yet: their texts are needed no longer than that
-        self._numbers = [ask.request for ask in asks]
+        self._choices = sum(ask.n for ask in asks)
         self._streamed = asks[0].stream
         self._shape = shape
         self._explain = explain
@@ -91,19 +91,19 @@ class Answer(Response):
         return chunk
 
     async def _all(self, first: Chunk) -> list[Chunk]:
-        chunks = [first, *[await self._chunk() for _ in self._numbers[1:]]]
-        return sorted(chunks, key=lambda chunk: chunk.request)
+        chunks = [first, *[await self._chunk() for _ in range(1, self._choices)]]
+        return sorted(chunks, key=self._shape.place)
 
     async def _stream(self, first: Chunk, send: Send) -> None:
-        for number in self._numbers:
-            await _send_events(self._shape.opening(number), send)
+        for place in range(self._choices):
+            await _send_events(self._shape.opening(place), send)
         ended: list[Chunk] = []
         chunk = first
         while True:
             await _send_events(self._shape.news(chunk), send)
             if chunk.finish != Finish.RUNNING:
                 ended.append(chunk)
-            if len(ended) == len(self._numbers):
+            if len(ended) == self._choices:
                 break
             chunk = await self._chunk()
         await _send_events(self._shape.closing(ended), send)

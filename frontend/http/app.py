@@ -94,7 +94,7 @@ class Api:
         name = self._check_open()  # bodies take their time
         if asked.model is not None:
             self._check_model(asked.model, "model")
-        return asked.generates(), Shape(choices, name, asked.include_usage, self._core.pieces)
+        return asked.generates(), Shape(choices, name, asked.include_usage, asked.samples, self._core.pieces)
 
     def _check_open(self) -> str:
         """Return the served model's name; raises `ApiError` if no request can be taken now."""

@@ -19,6 +19,7 @@ from protocol.messages import (
     COUNT_MAX,
     MOST_MESSAGES,
     MOST_SALT,
+    MOST_SAMPLES,
     MOST_STOP_TOKENS,
     MOST_STOPS,
     MOST_TOKEN_IDS,
@@ -29,8 +30,8 @@ from protocol.messages import (
     Generate,
 )
 
-MOST_PROMPTS = 256
-"""Prompts of one request: each is a request of its own to the scheduler."""
+MOST_CHOICES = 256
+"""Choices of one answer, over all of its prompts: each is a request of its own to the scheduler."""
 
 TOKEN_ID_MAX = 2**32 - 1
 """The highest number of a token that any model may have; the served one has fewer."""
@@ -68,8 +69,8 @@ def _prompts(value: Any) -> tuple[str | list[int], ...]:
         raise _not_a("a string, a list of token ids, or a list of either", value)
     one = isinstance(value, str) or (bool(value) and all(type(each) is int for each in value))
     prompts: Any = [value] if one else value
-    if len(prompts) > MOST_PROMPTS:
-        raise _too_many(prompts, MOST_PROMPTS, "prompts")
+    if len(prompts) > MOST_CHOICES:
+        raise _too_many(prompts, MOST_CHOICES, "prompts")
     if not prompts:
         raise _WrongError("must not be empty")
     if {type(each) for each in prompts} not in ({str}, {list}):
@@ -182,6 +183,7 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
 _Penalty = Annotated[float | None, Field(ge=-PENALTY_MAX, le=PENALTY_MAX, allow_inf_nan=False)]
 _Logprobs = Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)]
 _Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
+_Samples = Annotated[int | None, Field(ge=1, le=MOST_SAMPLES)]
 
 
 class StreamOptions(BaseModel):
@@ -217,6 +219,8 @@ class Parameters(BaseModel):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     cache_salt: Annotated[str, PlainValidator(_salt)] = ""
+    n: _Samples = None
+    best_of: _Samples = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -230,10 +234,17 @@ class Parameters(BaseModel):
         """At most so many tokens; of the two names the newer one wins."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    @property
+    def samples(self) -> int:
+        """How many choices there are of each prompt."""
+        return 1 if self.n is None else self.n
+
     def mismatch(self) -> tuple[str, str] | None:
         """Return a parameter that goes with another one only, and what it wants; None if there is none."""
         if self.stream_options is not None and not self.stream:
             return "stream_options", 'only allowed with "stream": true'
+        if self.best_of is not None and self.best_of != self.samples:
+            return "best_of", f"must be n, which is {self.samples}, for all that is sampled is answered"
         return None
 
     def generate(self, request: int, limit: int | None, **what: Any) -> Generate:
@@ -262,6 +273,7 @@ class Parameters(BaseModel):
             stop_token_ids=np.array(self.stop_token_ids, "<u4"),
             include_stop=bool(self.include_stop_str_in_output),
             cache_salt=self.cache_salt,
+            n=self.samples,
         )
 
 
@@ -272,8 +284,18 @@ class CompletionParameters(Parameters):
     logprobs: _Logprobs = None
     prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
 
+    def mismatch(self) -> tuple[str, str] | None:
+        """As for all, and there are not too many choices."""
+        choices = len(self.prompt) * self.samples
+        if choices > MOST_CHOICES:
+            return (
+                "n",
+                f"{self.samples} for {len(self.prompt)} prompts each are {choices} choices, more than {MOST_CHOICES}",
+            )
+        return super().mismatch()
+
     def generates(self) -> list[Generate]:
-        """Return a message for each prompt, numbered as its choice is."""
+        """Return a message for each prompt, numbered in their order."""
         limit = DEFAULT_MAX_TOKENS if self.limit is None else self.limit
         return [
             self.generate(index, limit, prompt=prompt, logprobs=self.logprobs)
