@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, count
+from math import inf
 
 from frontend.delta_rows import DeltaRow, rows_of
 from frontend.intake import Intake
@@ -27,7 +28,7 @@ from protocol.messages import (
     Pong,
     Unattached,
 )
-from protocol.sockets import HEARTBEAT_SECONDS, PULSE_SECONDS, SILENCE_SECONDS
+from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS, PULSE_SECONDS, SILENCE_SECONDS
 
 PATIENCE_SECONDS = 10.0
 """How long a request waits for any scheduler to be there before it ends with an error."""
@@ -69,6 +70,7 @@ class FrontendCore:
         self.counters: Counter[str] = Counter()
         self._ids = count(1)
         self._unplaced: dict[Stream, float] = {}  # until when each waits for a scheduler
+        self._limited: set[Stream] = set()  # live ones that have a deadline
         self._next_look = now
 
     @property
@@ -156,6 +158,7 @@ class FrontendCore:
             return
         self.counters["accepted"] += 1
         peer.requests[ask.request] = streams
+        self._limited.update(stream for stream in streams if stream.deadline < inf)
         for stream in streams:
             self._place(stream, now)
 
@@ -277,11 +280,15 @@ class FrontendCore:
                 self.client_gone(identity)
             elif peer.requests and now - peer.spoke >= HEARTBEAT_SECONDS and not peer.answers_waiting:
                 self._answer(identity, peer, Ping(), now)  # to a peer that is gone it fails: how we learn of it
+        for stream in [stream for stream in self._limited if self._is_overdue(stream, now)]:
+            self._end(stream, Finish.TIMEOUT, abort=True)
         for stream, until in list(self._unplaced.items()):
-            if now >= stream.deadline:
-                self._end(stream, Finish.TIMEOUT, abort=False)
-            elif now >= until:
+            if now >= until:
                 self._end(stream, Finish.ERROR, "no scheduler is there to serve it", abort=False)
+
+    def _is_overdue(self, stream: Stream, now: float) -> bool:
+        """Whether a stream's time is up; a scheduler that has it ends it itself, unless it hangs."""
+        return now >= stream.deadline + (0.0 if stream in self._unplaced else LATE_SECONDS)
 
     def _watch_link(self, link: SchedulerLink, now: float) -> None:
         missing = now - (link.lost if link.attached is None else link.heard)
@@ -345,6 +352,7 @@ class FrontendCore:
         self.counters[f"ended_{stream.finish.name.lower()}"] += 1
 
     def _let_go(self, stream: Stream, *, abort: bool) -> None:
+        self._limited.discard(stream)
         if self._unplaced.pop(stream, None) is not None:
             return
         link = next(link for link in self.links if link.streams.get(stream.request) is stream)
@@ -361,6 +369,7 @@ class FrontendCore:
         live = [stream for stream in owed if stream.finish is Finish.RUNNING]
         assert len(placed) + len(self._unplaced) == len(live), "a request is lost, or in two places"
         assert {*placed, *self._unplaced} == set(live)
+        assert self._limited == {stream for stream in live if stream.deadline < inf}, "a deadline is not watched"
         assert self.speak_to.keys() <= self.peers.keys(), "somebody unknown is spoken to"
         for link in self.links:
             link.check()

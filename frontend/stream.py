@@ -10,7 +10,7 @@ import numpy as np
 from frontend.detokenizer import Detokenizer
 from frontend.stop_strings import StopStrings
 from protocol.logprobs import NOTHING, Logprobs, joined
-from protocol.messages import Chunk, Finish, Generate, Submit
+from protocol.messages import TIMEOUT_MIN, Chunk, Finish, Generate, Submit
 
 NO_TOKENS = np.zeros(0, "<u4")
 
@@ -74,7 +74,7 @@ class Stream:
         self.request = request
         output = np.array(self.output, "<u4")
         # 0 would mean no limit, and what is past its deadline is ended by the caller.
-        timeout = max(self.deadline - now, 1e-3) if self.deadline < np.inf else 0.0
+        timeout = max(self.deadline - now, TIMEOUT_MIN) if self.deadline < np.inf else 0.0
         return replace(self.submit, request=request, output=output, timeout=timeout)
 
     def push(self, tokens: Sequence[int]) -> None:

@@ -30,6 +30,7 @@ BIAS_MAX = 100.0  # either way
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
 MOST_SALT = 256  # characters
+TIMEOUT_MIN, TIMEOUT_MAX = 0.001, 1e9  # seconds
 MOST_SAMPLES = 128  # answers to one prompt; OpenAI's limit
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
@@ -56,7 +57,7 @@ LogprobColumn = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", LOWEST
 WantedLogprobs = Annotated[int | None, Maybe(Integer(0, MOST_LOGPROBS))]  # of so many tokens beside the one that came
 Biases = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", -BIAS_MAX, BIAS_MAX))]
 Seed = Annotated[int, Integer(0, UINT64_MAX)]
-Seconds = Annotated[float, Real(0.0, 1e9)]
+Seconds = Annotated[float, Real(0.0, TIMEOUT_MAX)]
 
 
 MOST_STOP_TOKENS = 256
@@ -457,7 +458,7 @@ class Generate:
     stop: Annotated[tuple[str, ...], Many(Text(2**14), MOST_STOPS)] = ()
     stop_token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
     include_stop: Annotated[bool, Flag()] = False
-    timeout: Annotated[float | None, Maybe(Real(0.0, 1e9))] = None
+    timeout: Annotated[float | None, Maybe(Real(0.0, TIMEOUT_MAX))] = None
     repetition_penalty: Annotated[float | None, Maybe(Real(REPETITION_MIN, REPETITION_MAX))] = None
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0

@@ -677,6 +677,23 @@ def test_a_request_whose_time_is_up_while_no_scheduler_is_there_ends_so() -> Non
     assert it.chunks()[0].finish == Finish.TIMEOUT
 
 
+def test_a_request_whose_time_is_up_ends_even_if_its_scheduler_hangs() -> None:
+    it = driver()
+    it.generate(1, timeout=3.0)
+    it.generate(2)
+    (submit, other) = it.submitted()
+    it.tokens(submit, 0, [ABC])
+    it.wait(3.0 + LATE_SECONDS - 0.25, peers=[ME])
+    assert [chunk.finish for chunk in it.chunks()] == [Finish.RUNNING], "the scheduler's word comes first"
+    it.wait(0.5, peers=[ME])
+    assert [(chunk.request, chunk.finish) for chunk in it.chunks()] == [(1, Finish.TIMEOUT)]
+    (abort,) = only(it.said_to_scheduler(), Abort)
+    assert abort.request.tolist() == [submit.request]
+    it.tokens(submit, 1, [], Finish.TIMEOUT)
+    it.tokens(other, 0, [ABC], Finish.LENGTH)
+    assert [chunk.request for chunk in it.chunks()] == [2]
+
+
 def test_a_resumed_request_has_only_the_rest_of_its_time() -> None:
     it = driver()
     it.generate(1, timeout=8.0)

@@ -21,7 +21,7 @@ from frontend.http.parameters import MOST_CHOICES, ChatParameters, CompletionPar
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
 from protocol.fields import Maybe
-from protocol.messages import Generate, Submit
+from protocol.messages import Finish, Generate, Submit
 from scheduler_proc.adjustments import is_adjusted
 from tests.http_driver import HttpDriver
 from tests.tiny_tokenizers import byte_level_tokenizer
@@ -315,6 +315,7 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "model": [5, ["words"], True],
     "n": [0, -1, 129, 10**6, 2**70, True, "1", 1.5],
     "best_of": [0, 2, 10**6, True, "1", 1.5],
+    "timeout": [0, -1, 0.0001, 1e10, "5", True, [5]],
     "top_logprobs": [-1, 21, 5, 1.5, "1", True, 2**70],
     "tools": [[{"type": "function", "function": {"name": "f"}}]],
     "response_format": [{"type": "json_object"}, "text"],
@@ -424,6 +425,7 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
         ({"max_tokens": "5"}, 'max_tokens: must be an integer, got "5"', "invalid_type"),
         ({"temperature": -1}, "temperature: must be at least 0, got -1", "decimal_below_min_value"),
         ({"temperature": True}, "temperature: must be a number, got true", "invalid_type"),
+        ({"timeout": 0}, "timeout: must be at least 0.001, got 0", "decimal_below_min_value"),
         ({"top_p": 1.5}, "top_p: must be at most 1, got 1.5", "decimal_above_max_value"),
         ({"seed": "é" * 100}, 'seed: must be an integer, got "' + "é" * 59 + " …", "invalid_type"),
         ({"stream": {"a": None}}, 'stream: must be true or false, got {"a": null}', "invalid_type"),
@@ -922,6 +924,39 @@ async def test_an_error_in_a_stream_is_an_event_and_the_stream_ends_as_others_do
 async def test_an_error_before_the_first_token_has_a_status(serve: Serve, path: str, stream: bool) -> None:
     it = serve(goes_on, fails="computing it failed", fails_after=0)
     assert error_of(await it.post(path, **asked(path, stream=stream)), 500)["message"] == it.fails
+
+
+async def test_a_timeout_goes_along_to_the_scheduler(serve: Serve) -> None:
+    it = serve()
+    for path in ("completions", "chat/completions"):
+        for given, told in ((2.5, 2.5), (3, 3.0), (0.001, 0.001), (None, 0.0)):
+            assert (await it.post(path, **asked(path, timeout=given))).status_code == 200
+            assert it.submitted[-1].timeout == pytest.approx(told)
+
+
+LATE = {"fails": "it is late", "failure": Finish.TIMEOUT}
+
+
+@BOTH
+@pytest.mark.parametrize(("stream", "after"), [(False, 0), (False, 2), (True, 0)])
+async def test_an_answer_that_is_not_complete_in_time_is_504_and_nobody_is_to_try_again(
+    serve: Serve, path: str, stream: bool, after: int
+) -> None:
+    it = serve(goes_on, fails_after=after, **LATE)
+    answer = await it.post(path, **asked(path, stream=stream, timeout=2))
+    error = error_of(answer, 504)
+    assert error["message"] == "the answer was not complete within its timeout"
+    assert (error["type"], error["param"], error["code"]) == ("server_error", "timeout", "timeout")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+@BOTH
+async def test_a_stream_whose_time_is_up_ends_with_an_error_behind_all_of_its_text(serve: Serve, path: str) -> None:
+    it = serve(goes_on, fails_after=3, **LATE)
+    *events, last = await it.events(path, **asked(path, timeout=2, stop="STOP!"))
+    assert "".join(text_of(path, event["choices"][0]) for event in events) == " one two STOP"
+    assert all(event["choices"][0]["finish_reason"] is None for event in events)
+    assert last["error"]["code"] == "timeout"
 
 
 @MODES

@@ -70,7 +70,7 @@ class Answer(Response):
         try:
             while self._asks:
                 await self._caller.ask(self._asks.popleft())
-            first = await self._chunk()
+            first = self._checked(await self._caller.chunk())
             if not self._streamed:
                 await JSONResponse(self._shape.whole(await self._all(first)))(scope, receive, send)
                 return
@@ -84,14 +84,13 @@ class Answer(Response):
             await _send_events((error.body(),), send)
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
-    async def _chunk(self) -> Chunk:
-        chunk = await self._caller.chunk()
+    def _checked(self, chunk: Chunk) -> Chunk:
         if chunk.finish != Finish.RUNNING and Finish(chunk.finish) not in FINISH_REASONS:
             raise self._explain(chunk)
         return chunk
 
     async def _all(self, first: Chunk) -> list[Chunk]:
-        chunks = [first, *[await self._chunk() for _ in range(1, self._choices)]]
+        chunks = [first, *[self._checked(await self._caller.chunk()) for _ in range(1, self._choices)]]
         return sorted(chunks, key=self._shape.place)
 
     async def _stream(self, first: Chunk, send: Send) -> None:
@@ -100,12 +99,13 @@ class Answer(Response):
         ended: list[Chunk] = []
         chunk = first
         while True:
-            await _send_events(self._shape.news(chunk), send)
+            await _send_events(self._shape.news(chunk), send)  # a text that was late for its end, too
+            self._checked(chunk)
             if chunk.finish != Finish.RUNNING:
                 ended.append(chunk)
             if len(ended) == self._choices:
                 break
-            chunk = await self._chunk()
+            chunk = await self._caller.chunk()
         await _send_events(self._shape.closing(ended), send)
 
 

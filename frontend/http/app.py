@@ -19,7 +19,7 @@ from frontend.config import ServeConfig
 from frontend.core import FAILED, SHUTTING_DOWN, FrontendCore
 from frontend.http.answer import Answer
 from frontend.http.body import object_of, read_body
-from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, unavailable
+from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, timed_out, unavailable
 from frontend.http.guard import KeyGuard
 from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
 from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
@@ -131,6 +131,8 @@ class Api:
             param = _PARAMETERS.get(chunk.at_fault, chunk.at_fault) or None
             where = f"prompt[{chunk.request}]: " if many and param == "prompt" else ""
             return ApiError(400, where + chunk.error, param=param, code=chunk.code or (param and INVALID_VALUE))
+        if chunk.finish == Finish.TIMEOUT:
+            return timed_out()
         text = chunk.error or f"the request ended early: {Finish(chunk.finish).name.lower()}"
         # Where a process is missing, another try may succeed; else it is this request that can't be computed.
         if self._core.draining or self._core.trouble(self._clock.now):

@@ -27,6 +27,8 @@ from protocol.messages import (
     REPETITION_MAX,
     REPETITION_MIN,
     TEMPERATURE_MAX,
+    TIMEOUT_MAX,
+    TIMEOUT_MIN,
     Generate,
 )
 
@@ -219,6 +221,7 @@ class Parameters(BaseModel):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     cache_salt: Annotated[str, PlainValidator(_salt)] = ""
+    timeout: Annotated[float | None, Field(ge=TIMEOUT_MIN, le=TIMEOUT_MAX, allow_inf_nan=False)] = None
     n: _Samples = None
     best_of: _Samples = None
     stream: bool | None = None
@@ -273,6 +276,7 @@ class Parameters(BaseModel):
             stop_token_ids=np.array(self.stop_token_ids, "<u4"),
             include_stop=bool(self.include_stop_str_in_output),
             cache_salt=self.cache_salt,
+            timeout=self.timeout,
             n=self.samples,
         )
 
