@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from client.errors import RequestRefusedError
 from protocol.codec import encode
-from protocol.errors import ProtocolError
+from protocol.errors import FieldError, ProtocolError
 from protocol.messages import BIAS_MAX, Generate
 
 Prompt = str | Sequence[int] | NDArray[Any]
 """Text, or the token ids that it would become."""
+
+_WRITTEN = {"token_ids": "the prompt", "bias_token_ids": "logit_bias", "bias": "logit_bias"}
+"""What callers wrote for the fields of `Generate` that are called otherwise."""
 
 
 class Settings(TypedDict, total=False):
@@ -98,6 +101,8 @@ def ask(
         fields["messages"] = tuple(dict(message) for message in messages)
     try:
         return encode(Generate(request=request, stream=stream, n=n, **fields))
+    except FieldError as error:
+        raise RequestRefusedError(f"{_WRITTEN.get(error.field, error.field)}: {error.why}") from None
     except ProtocolError as error:
         raise RequestRefusedError(str(error)) from None
 

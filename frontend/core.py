@@ -15,6 +15,7 @@ from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TextError
 from frontend.text_peer import TextPeer
 from frontend.token_pieces import TokenPieces
+from protocol.errors import FieldError, ProtocolError
 from protocol.identity import new_session
 from protocol.messages import (
     Attached,
@@ -108,9 +109,12 @@ class FrontendCore:
             case _:
                 pass  # a Pong has done its work by being heard; a Cancel may come too late; the rest is not for us
 
-    def refuse(self, identity: bytes, request: int, reason: str, now: float) -> None:
-        """Refuse a request whose message broke the protocol's rules."""
-        self._refuse(identity, self._peer(identity, now), request, TextError(reason), now)
+    def refuse(self, identity: bytes, request: int, error: ProtocolError, now: float) -> None:
+        """Refuse a request whose message broke the protocol's rules; a field is called as its client wrote it."""
+        reason = TextError(str(error))
+        if isinstance(error, FieldError):
+            reason = TextError(f"{error.field}: {error.why}", at_fault=error.field)
+        self._refuse(identity, self._peer(identity, now), request, reason, now)
 
     def answer(self, identity: bytes, message: Message, now: float) -> None:
         """Tell a client something that is about no request, if it is still there."""

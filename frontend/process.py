@@ -198,7 +198,7 @@ class FrontendProcess:
             if request is None:
                 self._dropped.add(error)
             else:
-                self._core.refuse(received.peer, request, str(error), now)
+                self._core.refuse(received.peer, request, error, now)
         else:
             self._core.hear_client(received.peer, message, now)
             if isinstance(message, StartTimeline | StopTimeline | AskTimeline):

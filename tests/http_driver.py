@@ -28,8 +28,8 @@ Script = Callable[[Submit], Sequence[int]]
 class HttpDriver:
     """A core behind the application. Tokens come one by one; `submitted` and `aborted` have what was asked for.
 
-    `fails` ends each request with that error, or by another `failure`, once it has had `fails_after` tokens. `pace` is in
-    seconds a token. Of each prompt `cached` tokens were not computed. `desk` is the timeline's.
+    `fails` ends each request with that error, or by another `failure`, once it has had `fails_after` tokens. `pace` is
+    in seconds a token. Of each prompt `cached` tokens were not computed. `desk` is the timeline's.
     """
 
     def __init__(

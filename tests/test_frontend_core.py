@@ -15,6 +15,7 @@ from frontend.intake import MOST_CHARACTERS_A_TOKEN
 from frontend.text_peer import MANY_ANSWERS_WAITING, MOST_ANSWERS_WAITING, READING_SECONDS
 from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock
+from protocol.errors import ProtocolError
 from protocol.messages import (
     MOST_STOP_TOKENS,
     MOST_TOKEN_IDS,
@@ -893,7 +894,7 @@ def test_what_a_slow_client_does_not_take_is_kept_in_one_piece_and_delays_nobody
 def refused(it: Driver, times: int) -> None:
     """Let a client be refused so many times, whether it reads or not."""
     for request in range(1, times + 1):
-        it.core.refuse(ME, request, "no", it.now)
+        it.core.refuse(ME, request, ProtocolError("no"), it.now)
     it.core.check()
 
 

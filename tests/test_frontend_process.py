@@ -255,11 +255,11 @@ def test_garbage_is_dropped_and_everybody_else_is_served(running: Running) -> No
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("max_tokens", 0, "max_tokens"),
-        ("max_tokens", 2**40, "max_tokens"),
-        ("max_tokens", "5", "max_tokens"),
-        ("seed", 2**63, "seed"),
-        ("temperature", float("nan"), "temperature"),
+        ("max_tokens", 0, "max_tokens: 0 is outside of"),
+        ("max_tokens", 2**40, "max_tokens: "),
+        ("max_tokens", "5", "max_tokens: expected an integer, got str"),
+        ("seed", 2**63, "seed: "),
+        ("temperature", float("nan"), "temperature: nan is not a finite number"),
         ("token_ids", b"abcd", "exactly one"),
         ("prompt", None, "exactly one"),
         ("colour", "blue", "unknown fields"),
@@ -273,6 +273,9 @@ def test_a_request_that_breaks_the_protocol_is_refused_in_words(
     chunk = client.chunk()
     assert (chunk.request, chunk.finish) == (7, Finish.REFUSED)
     assert reason in chunk.error
+    if ":" in reason:  # a field is called as its client wrote it
+        assert chunk.error.startswith(reason)
+        assert chunk.at_fault == field
 
 
 def test_half_a_surrogate_pair_is_refused_in_words(running: Running) -> None:
