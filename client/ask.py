@@ -16,9 +16,6 @@ from protocol.messages import BIAS_MAX, Generate
 Prompt = str | Sequence[int] | NDArray[Any]
 """Text, or the token ids that it would become."""
 
-_WRITTEN = {"token_ids": "the prompt", "bias_token_ids": "logit_bias", "bias": "logit_bias"}
-"""What callers wrote for the fields of `Generate` that are called otherwise."""
-
 
 class Settings(TypedDict, total=False):
     """How to answer. What is absent or None is the server's choice.
@@ -102,7 +99,7 @@ def ask(
     try:
         return encode(Generate(request=request, stream=stream, n=n, **fields))
     except FieldError as error:
-        raise RequestRefusedError(f"{_WRITTEN.get(error.field, error.field)}: {error.why}") from None
+        raise RequestRefusedError(f"{error.field}: {error.why}") from None
     except ProtocolError as error:
         raise RequestRefusedError(str(error)) from None
 

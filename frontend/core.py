@@ -44,6 +44,8 @@ FAILED = "the server failed at this request"
 
 SHUTTING_DOWN = "the server is shutting down"
 
+BROKEN_DOWN = "the server has broken down: one of its processes has died"
+
 _log = logging.getLogger("stepahead.frontend")
 
 
@@ -307,12 +309,12 @@ class FrontendCore:
         elif now - link.asked >= PULSE_SECONDS:
             link.ask(now)
 
-    def stop(self) -> None:
+    def stop(self, why: str = SHUTTING_DOWN) -> None:
         """End every request: this process is about to end."""
         self.draining = True
         for peer in self.peers.values():
             for stream in chain(*peer.requests.values()):
-                self._end(stream, Finish.ERROR, SHUTTING_DOWN, abort=True)
+                self._end(stream, Finish.ERROR, why, abort=True)
 
     # ------------------------------------------------------------ streams
 

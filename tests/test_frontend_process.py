@@ -19,6 +19,7 @@ from protocol.codec import MAX_FRAME_BYTES, decode, encode
 from protocol.lifeline import ChildPipes
 from protocol.messages import Abort, Cancel, Chunk, Finish, Generate, Message, Ping, Pong, Submit
 from protocol.sockets import bind_router
+from protocol.stop_signal import BROKEN
 from tests.frontend_driver import ids, text_of
 from tests.stub_scheduler import StubScheduler
 from tests.test_protocol_document import example
@@ -389,6 +390,18 @@ def test_a_second_signal_ends_what_runs_in_words(draining: Running) -> None:
     assert (chunk.finish, chunk.error) == (Finish.ERROR, "the server is shutting down")
     draining.scheduler.take(Abort)
     assert draining.process.wait(5) == 0
+
+
+def test_when_another_process_has_died_what_runs_ends_at_once_in_other_words(running: Running) -> None:
+    client = running.client()
+    client.say(Generate(1, prompt="a", ignore_eos=True, stream=False))
+    running.scheduler.take(Submit)
+    running.scheduler.allow(-(10**9))
+    running.process.send_signal(BROKEN)
+    chunk = client.chunk()
+    assert chunk.error == "the server has broken down: one of its processes has died"
+    assert chunk.finish == Finish.ERROR
+    assert running.process.wait(5) == 0
 
 
 def test_the_end_of_the_grace_ends_what_runs_in_words(running: Running) -> None:
