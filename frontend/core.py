@@ -10,11 +10,11 @@ from math import inf
 
 from frontend.delta_rows import DeltaRow, rows_of
 from frontend.intake import Intake
+from frontend.model_text import ModelText
 from frontend.scheduler_link import SchedulerLink
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TextError
 from frontend.text_peer import TextPeer
-from frontend.token_pieces import TokenPieces
 from protocol.errors import FieldError, ProtocolError
 from protocol.identity import new_session
 from protocol.messages import (
@@ -36,9 +36,6 @@ PATIENCE_SECONDS = 10.0
 
 LOOK_AROUND_SECONDS = 0.25
 """How often silences and deadlines are looked at."""
-
-MOST_REASON_CHARACTERS = 2000
-"""A refusal's reason is cut there: a chat template may put whole messages into it."""
 
 FAILED = "the server failed at this request"
 
@@ -82,9 +79,9 @@ class FrontendCore:
         return self.served is not None
 
     @property
-    def pieces(self) -> TokenPieces:
-        """What each token adds to a text."""
-        return self._intake.pieces
+    def text(self) -> ModelText:
+        """How the model's text is read and written."""
+        return self._intake.text
 
     @property
     def owed(self) -> int:
@@ -170,10 +167,7 @@ class FrontendCore:
 
     def _refuse(self, identity: bytes, peer: TextPeer, request: int, error: TextError, now: float) -> None:
         self.counters["refused"] += 1
-        reason = str(error)
-        if len(reason) > MOST_REASON_CHARACTERS:
-            reason = f"{reason[:MOST_REASON_CHARACTERS]} …"
-        chunk = Chunk(request, "", NO_TOKENS, Finish.REFUSED, reason, 0, 0, error.at_fault, error.code)
+        chunk = Chunk(request, "", NO_TOKENS, Finish.REFUSED, error.reason, 0, 0, error.at_fault, error.code)
         self._answer(identity, peer, chunk, now)
 
     def _answer(self, identity: bytes, peer: TextPeer, message: Message, now: float) -> None:

@@ -13,18 +13,14 @@ from numpy.typing import NDArray
 from checkpoint.sampling import SamplingDefaults
 from frontend.detokenizer import Detokenizer
 from frontend.model_text import ModelText
+from frontend.reading import read
 from frontend.seeds import sample_seed
 from frontend.stop_strings import MOST_CHARACTERS, StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TOO_LONG, TextError, require_unicode, shown
-from frontend.token_pieces import TokenPieces
 from protocol.fields import UINT64_MAX
 from protocol.messages import MOST_STOP_TOKENS, MOST_TOKEN_IDS, Attached, Generate, SpanKind, Submit
 from timeline.recorder import About, Recorder, nanoseconds
-
-MOST_CHARACTERS_A_TOKEN = 32
-"""A text with more of them for each token of the context is refused unread: only runs of blanks could fit."""
-
 
 PLAIN = SamplingDefaults()
 """What is sampled with where neither the request nor the model's makers say anything."""
@@ -50,9 +46,9 @@ class Intake:
         self._draw_seed = draw_seed
 
     @property
-    def pieces(self) -> TokenPieces:
-        """What each token adds to a text."""
-        return self._text.pieces
+    def text(self) -> ModelText:
+        """How the model's text is read and written."""
+        return self._text
 
     def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> list[Stream]:
         """Return the streams of a request of `peer`, to be served as `served` describes; raises `TextError`."""
@@ -163,16 +159,7 @@ class Intake:
         else:
             assert ask.prompt is not None  # the message was checked: exactly one of the three is there
             text, add_special = ask.prompt, bool(ask.prompt)  # BOS alone is no prompt
-        most = min(self._text.longest_token, MOST_CHARACTERS_A_TOKEN) * max_model_len
-        if len(text) > most:
-            # Encoding this for seconds, only to refuse it, would keep everybody else waiting.
-            raise TextError(
-                f"the prompt has {len(text)} characters, at most {most} are read for a context of "
-                f"{max_model_len} tokens",
-                at_fault=_given(ask),
-                code=TOO_LONG,
-            )
-        return np.array(self._text.tokenizer.encode(text, add_special=add_special), "<u4")
+        return np.array(read(self._text, text, max_model_len, add_special=add_special, at_fault=_given(ask)), "<u4")
 
 
 def _given(ask: Generate) -> str:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.core import MOST_REASON_CHARACTERS, PATIENCE_SECONDS
-from frontend.intake import MOST_CHARACTERS_A_TOKEN
+from frontend.core import PATIENCE_SECONDS
+from frontend.reading import MOST_CHARACTERS_A_TOKEN
+from frontend.text_error import MOST_REASON_CHARACTERS
 from frontend.text_peer import MANY_ANSWERS_WAITING, MOST_ANSWERS_WAITING, READING_SECONDS
 from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock

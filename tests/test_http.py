@@ -879,8 +879,9 @@ async def test_a_body_over_the_limit_is_413_said_or_not(serve: Serve) -> None:
 
 async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_shape(serve: Serve) -> None:
     it = serve()
+    tokens = "/tokenize, /detokenize"
     timeline = "/timeline, /timeline/live, /timeline/status, /timeline/file, /timeline/start, /timeline/stop"
-    there = f"there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version, {timeline}"
+    there = f"there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version, {tokens}, {timeline}"
     message = error_of(await it.client.post("/chat/completions"), 404)["message"]
     assert message == f"POST /chat/completions: there is no such path here; {there}"
     error_of(await it.client.get("/v1/" + "nothing" * 1000), 404)
@@ -1017,7 +1018,7 @@ async def test_before_a_scheduler_is_there_everything_is_503(serve: Serve) -> No
 async def test_more_requests_than_can_be_held_are_told_to_come_back(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.app.MOST_CALLS", 1)
+    monkeypatch.setattr("frontend.http.gate.MOST_CALLS", 1)
     it = serve(goes_on)
     first, second = await asyncio.gather(*[it.post("completions", prompt="a") for _ in range(2)])
     assert first.status_code == 200
@@ -1051,7 +1052,7 @@ async def test_bodies_are_parsed_one_by_one_when_the_process_says_so(
 async def test_those_whose_bodies_do_not_arrive_count_too_until_their_time_is_up(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.app.MOST_CALLS", 1)
+    monkeypatch.setattr("frontend.http.gate.MOST_CALLS", 1)
     monkeypatch.setattr("frontend.http.body.BODY_SECONDS", 0.2)
     it = serve()
 

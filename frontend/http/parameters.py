@@ -44,7 +44,7 @@ _DIGITS = 20
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for completions. A chat may go on to the end of the context."""
 
-_Parameters = TypeVar("_Parameters", bound="Parameters")
+_Asked = TypeVar("_Asked", bound="Asked")
 
 
 class _WrongError(ValueError):
@@ -82,11 +82,12 @@ def _prompts(value: Any) -> tuple[str | list[int], ...]:
         if not each:
             raise _WrongError("must not be empty", at=at)
         if isinstance(each, list):
-            _token_ids(each, at)
+            token_ids(each, at)
     return tuple(prompts)
 
 
-def _token_ids(value: Any, at: str = "") -> list[int]:
+def token_ids(value: Any, at: str = "") -> list[int]:
+    """Return a list of numbers that may be token ids; `at` is where in the parameter it stands."""
     if not isinstance(value, list):
         raise _not_a("a list of token ids", value, at)
     for index, token in enumerate(value):
@@ -98,7 +99,7 @@ def _token_ids(value: Any, at: str = "") -> list[int]:
 
 
 def _stop_token_ids(value: Any) -> list[int]:
-    ids = [] if value is None else _token_ids(value)
+    ids = [] if value is None else token_ids(value)
     if len(ids) > MOST_STOP_TOKENS:
         raise _too_many(ids, MOST_STOP_TOKENS, "token ids")
     return ids
@@ -107,7 +108,7 @@ def _stop_token_ids(value: Any) -> list[int]:
 def _allowed(value: Any) -> list[int] | None:
     if value is None:
         return None
-    ids = _token_ids(value)
+    ids = token_ids(value)
     if not ids:
         raise _WrongError("must not be empty")
     if len(ids) > MOST_TOKEN_IDS:
@@ -169,7 +170,8 @@ def _salt(value: Any) -> str:
     return value
 
 
-def _messages(value: Any) -> tuple[dict[str, Any], ...]:
+def chat_messages(value: Any) -> tuple[dict[str, Any], ...]:
+    """Return a list of objects as messages; the chat template reads what is in them."""
     if not isinstance(value, list):
         raise _not_a("a list of messages", value)
     for index, each in enumerate(value):
@@ -196,12 +198,21 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: Literal[False] | None = None
 
 
-class Parameters(BaseModel):
-    """What both endpoints know. Names that nobody knows are passed over; null is the server's choice."""
+class Asked(BaseModel):
+    """What an endpoint knows. Names that nobody knows are passed over; null is the server's choice."""
 
     model_config = ConfigDict(strict=True, frozen=True)
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]]
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     model: str | None = None
+
+    def mismatch(self) -> tuple[str, str] | None:
+        """Return a parameter that goes with another one only, and what it wants; None if there is none."""
+        return None
+
+
+class Parameters(Asked):
+    """What both endpoints that answer know."""
+
     max_tokens: _Limit = None
     max_completion_tokens: _Limit = None
     temperature: Annotated[float | None, Field(ge=0, le=TEMPERATURE_MAX, allow_inf_nan=False)] = None
@@ -243,12 +254,12 @@ class Parameters(BaseModel):
         return 1 if self.n is None else self.n
 
     def mismatch(self) -> tuple[str, str] | None:
-        """Return a parameter that goes with another one only, and what it wants; None if there is none."""
+        """As for all, and there is a stream, and as many choices as samples."""
         if self.stream_options is not None and not self.stream:
             return "stream_options", 'only allowed with "stream": true'
         if self.best_of is not None and self.best_of != self.samples:
             return "best_of", f"must be n, which is {self.samples}, for all that is sampled is answered"
-        return None
+        return super().mismatch()
 
     def generate(self, request: int, limit: int | None, **what: Any) -> Generate:
         """Return the message that asks the core for one answer; `what` is a prompt, and what the others have not."""
@@ -315,7 +326,7 @@ class ChatParameters(Parameters):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
     logprobs: bool | None = None
     top_logprobs: _Logprobs = None
-    messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(_messages)]
+    messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(chat_messages)]
 
     def mismatch(self) -> tuple[str, str] | None:
         """As for all, and the likeliest tokens go with the ones that came."""
@@ -341,7 +352,7 @@ _TYPES = {
 """What pydantic misses, in our words; the rest are bounds."""
 
 
-def parameters(kind: type[_Parameters], document: Mapping[str, Any]) -> _Parameters:
+def parameters(kind: type[_Asked], document: Mapping[str, Any]) -> _Asked:
     """Return the checked parameters; raises `ApiError`, which names the first that is wrong."""
     refuse_unsupported(document, kind.neutral)
     try:
