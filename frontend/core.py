@@ -13,6 +13,7 @@ from frontend.intake import Intake
 from frontend.model_text import ModelText
 from frontend.scheduler_link import SchedulerLink
 from frontend.stream import NO_TOKENS, Stream
+from frontend.tally import Tally
 from frontend.text_error import TextError
 from frontend.text_peer import TextPeer
 from protocol.errors import FieldError, ProtocolError
@@ -27,6 +28,7 @@ from protocol.messages import (
     Message,
     Ping,
     Pong,
+    Totals,
     Unattached,
 )
 from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS, PULSE_SECONDS, SILENCE_SECONDS
@@ -68,6 +70,7 @@ class FrontendCore:
         self.served: Attached | None = None  # what can be asked for, as the first scheduler said
         self.draining = False  # no new requests any more
         self.counters: Counter[str] = Counter()
+        self.tally = Tally()
         self._ids = count(1)
         self._unplaced: dict[Stream, float] = {}  # until when each waits for a scheduler
         self._limited: set[Stream] = set()  # live ones that have a deadline
@@ -160,6 +163,7 @@ class FrontendCore:
             self._answer(identity, peer, Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0), now)
             return
         self.counters["accepted"] += 1
+        self.tally.prompt_tokens += len(streams[0].submit.prompt)
         peer.requests[ask.request] = streams
         self._limited.update(stream for stream in streams if stream.deadline < inf)
         for stream in streams:
@@ -188,7 +192,7 @@ class FrontendCore:
             case Attached():
                 self._attached(link, message, now)
             case Deltas() if link.attached is not None and message.session == link.attached.session:
-                self._deltas(link, message)
+                self._deltas(link, message, now)
             case Deltas():
                 self.counters["stale_deltas"] += 1
             # Until Attached comes, what is heard answers to what was said before the Attach that is on its way.
@@ -200,6 +204,8 @@ class FrontendCore:
                 link.detach(now)
             case Pong():
                 link.worker_trouble = message.trouble
+            case Totals() if link.attached is not None and message.session == link.attached.session:
+                link.totals = message
             case Ping():
                 link.say(Pong(link.incarnation, 0))
             case _:
@@ -225,15 +231,15 @@ class FrontendCore:
             del self._unplaced[stream]
             self._place(stream, now)
 
-    def _deltas(self, link: SchedulerLink, deltas: Deltas) -> None:
+    def _deltas(self, link: SchedulerLink, deltas: Deltas, now: float) -> None:
         for row in rows_of(deltas):
             stream = link.streams.get(row.request)
             if stream is None:
                 self.counters["overshoot_tokens"] += len(row.tokens)
             else:
-                self._delta(link, stream, row)
+                self._delta(link, stream, row, now)
 
-    def _delta(self, link: SchedulerLink, stream: Stream, row: DeltaRow) -> None:
+    def _delta(self, link: SchedulerLink, stream: Stream, row: DeltaRow, now: float) -> None:
         known, running = len(stream.output), row.finish is Finish.RUNNING
         if row.offset > known:
             self.counters["gaps"] += 1
@@ -250,6 +256,7 @@ class FrontendCore:
         except Exception:
             self._fail(stream)
         used = len(stream.output) - known
+        self.tally.tokens(stream, used, now)
         if row.logprobs is not None:
             skipped = known - row.offset
             stream.push_logprobs(row.logprobs.part(skipped, skipped + used))
@@ -259,6 +266,7 @@ class FrontendCore:
             self._ended(stream, abort=running)
         elif not running:
             if row.finish is Finish.REFUSED:
+                self.counters["refused"] += 1
                 self._refuse_whole(stream)
             self._end(stream, row.finish, row.error, abort=False)
         elif news:
@@ -326,7 +334,7 @@ class FrontendCore:
         """End the other answers to a request of which one can't be served, without a word: its refusal is theirs."""
         for other in self.peers[stream.peer].speak_for_all(stream):
             if other.finish is Finish.RUNNING:
-                other.finish = Finish.ABORT
+                other.finish = Finish.REFUSED
                 self._let_go(other, abort=True)
 
     def _end(self, stream: Stream, finish: Finish, error: str = "", *, abort: bool) -> None:
@@ -349,10 +357,11 @@ class FrontendCore:
     def _ended(self, stream: Stream, *, abort: bool) -> None:
         self._let_go(stream, abort=abort)
         self._has_news(stream)
-        self.counters[f"ended_{stream.finish.name.lower()}"] += 1
 
     def _let_go(self, stream: Stream, *, abort: bool) -> None:
+        """Be done with a stream that has ended: of nobody, and with `abort` of no scheduler either, any more."""
         self._limited.discard(stream)
+        self.tally.end(stream)
         if self._unplaced.pop(stream, None) is not None:
             return
         link = next(link for link in self.links if link.streams.get(stream.request) is stream)

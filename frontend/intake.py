@@ -125,6 +125,7 @@ class Intake:
                 ends,
                 deadline,
                 index,
+                now,
             )
             for index in range(ask.n)
         ]

@@ -44,6 +44,7 @@ from protocol.messages import (
     StartTimeline,
     StopTimeline,
     TimelineState,
+    Totals,
     Unattached,
 )
 from protocol.sockets import (
@@ -170,7 +171,7 @@ class FrontendProcess:
                 if frame is None:
                     break
                 try:
-                    message = decode(frame, Attached, Unattached, Pong, Ping, Deltas)
+                    message = decode(frame, Attached, Unattached, Pong, Ping, Deltas, Totals)
                 except ProtocolError as error:
                     self._dropped.add(error)
                 else:

@@ -37,16 +37,19 @@ class Stream:
         end_tokens: frozenset[int],
         deadline: float,
         index: int = 0,
+        now: float = 0.0,
     ) -> None:
         """Begin; `submit` is what every submission of it has in common, `deadline` is inf for none.
 
-        It is answer `index` of those that were asked for.
+        It is answer `index` of those that were asked for `now`.
         """
         self.peer = peer
         self.label = ask.request
         self.index = index
         self.submit = submit
         self.deadline = deadline
+        self.arrived = now
+        self.newest = now  # when its last token came, if one has
         self.request = 0  # its id at the scheduler that has it now; a new one with every submission
         self.output: list[int] = []
         self.cached_tokens = 0  # of the prompt, as the scheduler that began it says

@@ -432,6 +432,34 @@ class Deltas:
         return _logprobs(self.listed, self.listed_token, self.logprob)
 
 
+@dataclass(frozen=True, slots=True)
+class AskTotals:
+    """Client to scheduler: how much is there to do, and what have you counted?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Scheduler to client: the answer, over all of its workers. Below `blocks` is what has happened since its start.
+
+    `busy` are the seconds that devices have computed, as far as their workers have told.
+    """
+
+    session: Session
+    running: Count
+    waiting: Count
+    blocks_used: Count
+    blocks: Count
+    steps: Annotated[int, Integer()]
+    rows: Annotated[int, Integer()]
+    wasted_rows: Annotated[int, Integer()]
+    failed_steps: Annotated[int, Integer()]
+    stale_results: Annotated[int, Integer()]
+    preemptions: Annotated[int, Integer()]
+    prefill_tokens: Annotated[int, Integer()]
+    cached_tokens: Annotated[int, Integer()]
+    busy: Annotated[float, Real(0.0, 1e12)]
+
+
 # ---------------------------------------------------------------- text client and frontend
 
 
@@ -695,7 +723,7 @@ class View:
 
 Message = (
     Ping | Pong | Open | Opened | Refused | Plan | Result | Failed | Close
-    | Attach | Attached | Unattached | Submit | Abort | Deltas | Generate | Cancel | Chunk
+    | Attach | Attached | Unattached | Submit | Abort | Deltas | AskTotals | Totals | Generate | Cancel | Chunk
     | Joined | Record | ClockAsk | ClockTold | Spans | Load
     | StartTimeline | StopTimeline | AskTimeline | TimelineState | Watch | View
 )  # fmt: skip

@@ -21,6 +21,7 @@ from protocol.messages import (
     MOST_STOP_TOKENS,
     MOST_TOKEN_IDS,
     Abort,
+    AskTotals,
     Attach,
     Cancel,
     Finish,
@@ -731,7 +732,7 @@ def test_a_scheduler_to_which_nothing_was_said_for_a_second_gets_a_ping() -> Non
     it.wait(HEARTBEAT_SECONDS / 2, alive=[0])
     it.said_to_scheduler()
     it.wait(HEARTBEAT_SECONDS * 1.5, alive=[])
-    assert it.said_to_scheduler() == [Ping()]
+    assert it.said_to_scheduler() == [Ping(), AskTotals()]
 
 
 # ---------------------------------------------------------------- clients come and go

@@ -879,9 +879,9 @@ async def test_a_body_over_the_limit_is_413_said_or_not(serve: Serve) -> None:
 
 async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_shape(serve: Serve) -> None:
     it = serve()
-    tokens = "/tokenize, /detokenize"
+    others = "/metrics, /tokenize, /detokenize"
     timeline = "/timeline, /timeline/live, /timeline/status, /timeline/file, /timeline/start, /timeline/stop"
-    there = f"there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version, {tokens}, {timeline}"
+    there = f"there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version, {others}, {timeline}"
     message = error_of(await it.client.post("/chat/completions"), 404)["message"]
     assert message == f"POST /chat/completions: there is no such path here; {there}"
     error_of(await it.client.get("/v1/" + "nothing" * 1000), 404)

@@ -22,6 +22,7 @@ from frontend.http.body import object_of
 from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, timed_out, unavailable
 from frontend.http.gate import Gate
 from frontend.http.guard import KeyGuard
+from frontend.http.metrics import add_metrics
 from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
 from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
 from frontend.http.timeline import Desk, add_timeline
@@ -108,7 +109,7 @@ class Api:
 
 
 def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig, desk: Desk) -> FastAPI:
-    """Return the application: OpenAI's endpoints, /health and /version, and those of tokens and of the timeline."""
+    """Return the application: OpenAI's endpoints, /health, /version and /metrics, those of tokens and the timeline."""
     gate = Gate(core, callers, config.max_body_mib)
     api = Api(core, callers, clock, gate)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -125,6 +126,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     app.get("/v1/models/{model:path}", response_model=None)(api.model)
     app.get("/health", response_model=None)(api.health)
     app.get("/version", response_model=None)(api.version)
+    add_metrics(app, core, clock)
     add_tokens(app, core, gate)
     add_timeline(app, desk, config.max_body_mib)
     paths = [
