@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from frontend.core import PATIENCE_SECONDS
 from frontend.reading import MOST_CHARACTERS_A_TOKEN
+from frontend.seeds import sample_seed
 from frontend.text_error import MOST_REASON_CHARACTERS
 from frontend.text_peer import MANY_ANSWERS_WAITING, MOST_ANSWERS_WAITING, READING_SECONDS
 from frontend.turn import for_a_turn
@@ -1015,8 +1016,8 @@ def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list
     it = driver(schedulers=2, max_model_len=64)
     stops = {0: (), 1: ("GHI",), 2: ("XX", "JKLA"), 3: (), 4: ("?",), 5: ()}
     serving: dict[tuple[int, int], tuple[Submit, int]] = {}
-    received: dict[int, str] = {}
-    ended: dict[int, Finish] = {}
+    received: dict[tuple[int, int], str] = {}
+    ended: dict[tuple[int, int], Finish] = {}
     asked: dict[int, int] = {}
 
     def look() -> None:
@@ -1032,10 +1033,11 @@ def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list
                         del serving[key]
                     it.attach(index)
         for chunk in it.chunks():
-            assert chunk.request not in ended, "it had ended"
-            received[chunk.request] = received.get(chunk.request, "") + chunk.text
+            answer = chunk.request, chunk.index
+            assert answer not in ended, "it had ended"
+            received[answer] = received.get(answer, "") + chunk.text
             if chunk.finish:
-                ended[chunk.request] = Finish(chunk.finish)
+                ended[answer] = Finish(chunk.finish)
 
     def step(which: int, most: int) -> None:
         if serving:
@@ -1060,7 +1062,7 @@ def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list
     for event, which in events:
         if event < 3:
             asked[len(asked)] = which
-            it.generate(len(asked) - 1, seed=len(asked) - 1, stop=stops[which], stream=which != 3)
+            it.generate(len(asked) - 1, seed=len(asked) - 1, stop=stops[which], stream=which != 3, n=1 + which // 3)
             look()
         elif event < 8:
             step(which, event - 2)
@@ -1069,20 +1071,21 @@ def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list
         else:
             it.client(Cancel(which))
             look()
-    for _ in range(20 * len(asked)):
+            assert all((which, index) in ended for index in range(1 + asked[which] // 3 if which in asked else 0))
+    for _ in range(40 * len(asked)):
         step(0, 3)
 
     assert not serving
-    assert ended.keys() == asked.keys()
+    assert ended.keys() == {(request, index) for request, which in asked.items() for index in range(1 + which // 3)}
     pieces = dict(zip(range(ABC, JKL + 1), (w.replace("Ġ", " ") for w in WORDS), strict=True))
-    for request, which in asked.items():
-        submit_like = next_submit(request)
+    for (request, index), finish in ended.items():
+        submit_like = next_submit(sample_seed(request, index))
         whole = "".join(pieces[token] for token in script(submit_like) if token != EOS)
-        right = expected(request, stops[which], whole)
-        if ended[request] is Finish.ABORT:
-            assert right.startswith(received[request]) or whole.startswith(received[request])
+        right = expected(request, stops[asked[request]], whole)
+        if finish is Finish.ABORT:
+            assert right.startswith(received[request, index]) or whole.startswith(received[request, index])
         else:
-            assert received[request] == right
+            assert received[request, index] == right
 
 
 def next_submit(seed: int) -> Submit:
