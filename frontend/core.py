@@ -160,7 +160,9 @@ class FrontendCore:
             return
         except Exception:  # as in `_fail`, before there is a stream
             self._note_failure()
-            self._answer(identity, peer, Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0), now)
+            for index in range(ask.n):
+                chunk = Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0, index=index)
+                self._answer(identity, peer, chunk, now)
             return
         self.counters["accepted"] += 1
         self.tally.prompt_tokens += len(streams[0].submit.prompt)

@@ -170,6 +170,18 @@ def test_what_is_refused_at_once_is_refused_once() -> None:
     assert not it.core.owed
 
 
+def test_a_request_at_which_we_fail_ends_all_of_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    it = driver()
+    monkeypatch.setattr("frontend.tokenizer.TextTokenizer.encode", fail)
+    it.generate(1, prompt="a", n=3)
+    assert [(each.request, each.index, each.finish) for each in it.chunks()] == [
+        (1, index, Finish.ERROR) for index in range(3)
+    ]
+
+
 def test_samples_of_a_silent_scheduler_go_on_at_another() -> None:
     it = driver(schedulers=2)
     it.generate(n=4)
