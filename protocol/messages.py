@@ -27,11 +27,11 @@ TEMPERATURE_MAX = 1e6
 REPETITION_MIN, REPETITION_MAX = 0.01, 100.0
 PENALTY_MAX = 2.0  # of presence and frequency, either way
 BIAS_MAX = 100.0  # either way
+TIMEOUT_MIN, TIMEOUT_MAX = 0.001, 1e9  # seconds
+MOST_SAMPLES = 128  # answers to one prompt; OpenAI's limit
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
 MOST_SALT = 256  # characters
-TIMEOUT_MIN, TIMEOUT_MAX = 0.001, 1e9  # seconds
-MOST_SAMPLES = 128  # answers to one prompt; OpenAI's limit
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
 Session = Annotated[int, Integer(1, UINT64_MAX)]  # drawn at random by one side of a handshake; a mismatch is dropped
@@ -476,6 +476,7 @@ class Generate:
     messages: Annotated[tuple[dict[str, Any], ...] | None, Maybe(Many(Document(), MOST_MESSAGES))] = None
     token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
     stream: Annotated[bool, Flag()] = False
+    n: Annotated[int, Integer(1, MOST_SAMPLES)] = 1
     max_tokens: Annotated[int | None, Maybe(Integer(1, COUNT_MAX))] = None
     temperature: Annotated[float | None, Maybe(Real(0.0, TEMPERATURE_MAX))] = None
     top_k: Annotated[int | None, Maybe(Integer(0, COUNT_MAX))] = None
@@ -497,7 +498,6 @@ class Generate:
     bad_words: Annotated[tuple[str, ...], Many(Text(2**14), MOST_TOKEN_IDS)] = ()
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""
-    n: Annotated[int, Integer(1, MOST_SAMPLES)] = 1
 
     def check(self) -> None:
         """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""

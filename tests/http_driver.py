@@ -28,27 +28,19 @@ Script = Callable[[Submit], Sequence[int]]
 class HttpDriver:
     """A core behind the application. Tokens come one by one; `submitted` and `aborted` have what was asked for.
 
-    `fails` ends each request with that error, or by another `failure`, once it has had `fails_after` tokens. `pace` is
-    in seconds a token. Of each prompt `cached` tokens were not computed. `desk` is the timeline's.
+    `fails` ends each request with that error, `fails_as`, as soon as it has had `fails_after` tokens; `pace` is in
+    seconds a token. Of each prompt `cached` tokens were not computed. `desk` is the timeline's.
     """
 
-    def __init__(
-        self,
-        text: ModelText,
-        script: Script,
-        *,
-        fails: str = "",
-        fails_after: int = 0,
-        failure: Finish = Finish.ERROR,
-        **facts: Any,
-    ) -> None:
+    def __init__(self, text: ModelText, script: Script, *, fails: str = "", fails_after: int = 0, **facts: Any) -> None:
         config = facts.pop("config", ServeConfig())
         desk: Desk = facts.pop("desk", None) or FakeDesk(collector=False)
         self._pace: float = facts.pop("pace", 0.0)
         self._cached: int = facts.pop("cached", 0)
         self.it = Driver(text, **facts)
         self.script = script
-        self.fails, self.fails_after, self.failure = fails, fails_after, failure
+        self.fails, self.fails_after = fails, fails_after
+        self.fails_as = Finish.ERROR
         self.submitted: list[Submit] = []
         self.aborted: list[int] = []
         self._running: dict[int, tuple[Submit, list[int], int]] = {}
@@ -112,7 +104,7 @@ class HttpDriver:
         told = None if submit.logprobs is None else listing(*[self.listed(submit, token) for token in few])
         if self.fails and at == self.fails_after:
             del self._running[submit.request]
-            self.it.tokens(submit, at, [], self.failure, error=self.fails)
+            self.it.tokens(submit, at, [], self.fails_as, error=self.fails)
         elif at + 1 < len(tokens):
             self._running[submit.request] = (submit, tokens, at + 1)
             self.it.tokens(submit, at, few, cached=self._cached, logprobs=told)

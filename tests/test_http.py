@@ -927,6 +927,15 @@ async def test_an_error_before_the_first_token_has_a_status(serve: Serve, path: 
     assert error_of(await it.post(path, **asked(path, stream=stream)), 500)["message"] == it.fails
 
 
+@MODES
+async def test_a_prompt_that_is_refused_takes_the_others_of_its_request_along(serve: Serve, stream: bool) -> None:
+    it = serve(goes_on)
+    error_of(await it.post("completions", prompt=[[1, 2], [3], [VOCABULARY]], max_tokens=60, stream=stream), 400)
+    await it.idle()
+    assert it.submitted
+    assert it.aborted == [submit.request for submit in it.submitted]
+
+
 async def test_a_timeout_goes_along_to_the_scheduler(serve: Serve) -> None:
     it = serve()
     for path in ("completions", "chat/completions"):
@@ -935,15 +944,13 @@ async def test_a_timeout_goes_along_to_the_scheduler(serve: Serve) -> None:
             assert it.submitted[-1].timeout == pytest.approx(told)
 
 
-LATE = {"fails": "it is late", "failure": Finish.TIMEOUT}
-
-
 @BOTH
 @pytest.mark.parametrize(("stream", "after"), [(False, 0), (False, 2), (True, 0)])
 async def test_an_answer_that_is_not_complete_in_time_is_504_and_nobody_is_to_try_again(
     serve: Serve, path: str, stream: bool, after: int
 ) -> None:
-    it = serve(goes_on, fails_after=after, **LATE)
+    it = serve(goes_on, fails="it is late", fails_after=after)
+    it.fails_as = Finish.TIMEOUT
     answer = await it.post(path, **asked(path, stream=stream, timeout=2))
     error = error_of(answer, 504)
     assert error["message"] == "the answer was not complete within its timeout"
@@ -953,20 +960,12 @@ async def test_an_answer_that_is_not_complete_in_time_is_504_and_nobody_is_to_tr
 
 @BOTH
 async def test_a_stream_whose_time_is_up_ends_with_an_error_behind_all_of_its_text(serve: Serve, path: str) -> None:
-    it = serve(goes_on, fails_after=3, **LATE)
+    it = serve(goes_on, fails="it is late", fails_after=3)
+    it.fails_as = Finish.TIMEOUT
     *events, last = await it.events(path, **asked(path, timeout=2, stop="STOP!"))
     assert "".join(text_of(path, event["choices"][0]) for event in events) == " one two STOP"
     assert all(event["choices"][0]["finish_reason"] is None for event in events)
     assert last["error"]["code"] == "timeout"
-
-
-@MODES
-async def test_a_prompt_that_is_refused_takes_the_others_of_its_request_along(serve: Serve, stream: bool) -> None:
-    it = serve(goes_on)
-    error_of(await it.post("completions", prompt=[[1, 2], [3], [VOCABULARY]], max_tokens=60, stream=stream), 400)
-    await it.idle()
-    assert it.submitted
-    assert it.aborted == [submit.request for submit in it.submitted]
 
 
 class Text(str):

@@ -213,6 +213,9 @@ class Asked(BaseModel):
 class Parameters(Asked):
     """What both endpoints that answer know."""
 
+    n: _Samples = None
+    best_of: _Samples = None
+    timeout: Annotated[float | None, Field(ge=TIMEOUT_MIN, le=TIMEOUT_MAX, allow_inf_nan=False)] = None
     max_tokens: _Limit = None
     max_completion_tokens: _Limit = None
     temperature: Annotated[float | None, Field(ge=0, le=TEMPERATURE_MAX, allow_inf_nan=False)] = None
@@ -232,9 +235,6 @@ class Parameters(Asked):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     cache_salt: Annotated[str, PlainValidator(_salt)] = ""
-    timeout: Annotated[float | None, Field(ge=TIMEOUT_MIN, le=TIMEOUT_MAX, allow_inf_nan=False)] = None
-    n: _Samples = None
-    best_of: _Samples = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -268,6 +268,8 @@ class Parameters(Asked):
             request=request,
             **what,
             stream=bool(self.stream),
+            n=self.samples,
+            timeout=self.timeout,
             max_tokens=limit,
             temperature=self.temperature,
             top_k=0 if self.top_k == -1 else self.top_k,  # -1 is vLLM's word for off
@@ -287,8 +289,6 @@ class Parameters(Asked):
             stop_token_ids=np.array(self.stop_token_ids, "<u4"),
             include_stop=bool(self.include_stop_str_in_output),
             cache_salt=self.cache_salt,
-            timeout=self.timeout,
-            n=self.samples,
         )
 
 
