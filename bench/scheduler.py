@@ -1,19 +1,22 @@
 """The scheduler's critical path without processes: settle + plan in steady decode, and the codec around it.
 
 Every row decodes in every step, two plans are in flight, and a stand-in answers at once with tokens that end nothing.
-So each sample is what stands between the arrival of Result N and the departure of Plan N+2.
+So each sample is what stands between the arrival of Result N and the departure of Plan N+2. With --waiting there is a
+queue, too, and in each step a request ends and one that waited takes its place, which is part of the sample.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections import deque
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import zmq
@@ -25,12 +28,14 @@ from bench.workload import greedy
 from protocol.codec import decode, encode
 from protocol.endpoints import PrivateDirectory
 from protocol.identity import new_session
-from protocol.messages import Opened, Plan, Result, RowFlag
+from protocol.messages import Opened, Plan, Result, RowFlag, Submit
 from protocol.sockets import bind_router
 from scheduler_proc.core import Scheduler
+from scheduler_proc.policy import FIRST_COME, Policy, PolicyName, policy_of
 from stepahead.progress import Progress
 
 BLOCK_SIZE = 16
+CLIENT = 1
 BUDGETS = {  # what the design allows on two cores, on average
     "settle + plan at 256 rows, µs on average": 150.0,
     "settle + plan at 4,096 rows, µs on average": 1000.0,
@@ -40,6 +45,8 @@ BUDGETS = {  # what the design allows on two cores, on average
     "start of a scheduler process, s": 0.5,
 }
 CREDIT = 2
+WAITING_TOKENS = 100
+MOST_WAITING = 10**6
 ROWS = (32, 256, 1024, 4096)
 STARTS = 5
 
@@ -49,6 +56,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", type=int, nargs="+", default=ROWS, metavar="N", help=f"batch sizes ({' '.join(map(str, ROWS))})"
     )
+    parser.add_argument(
+        "--waiting", type=int, default=0, metavar="N",
+        help=f"requests that wait meanwhile, of {WAITING_TOKENS} tokens (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scheduling-policy", choices=get_args(PolicyName), default="fcfs", help="in which order (%(default)s)"
+    )
     parser.add_argument("--steps", type=int, default=600, metavar="N", help="steps measured for each (%(default)s)")
 
 
@@ -57,13 +71,16 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     for name in ("rows", "steps"):
         if np.min(getattr(given, name)) < 1:
             raise BenchmarkError(f"--{name} must be at least 1, not {np.min(getattr(given, name))}")
+    if not 0 <= given.waiting <= MOST_WAITING:
+        raise BenchmarkError(f"--waiting must be from 0 to {MOST_WAITING}, not {given.waiting}")
+    policy = policy_of(given.scheduling_policy, None)
     gc.collect()
     gc.disable()  # as in the scheduler process
     try:
         batches = []
         for rows in given.rows:
             tell("scheduler", f"measuring {given.steps} steps of {rows:,} rows")
-            batches.append(_measure(rows, given.steps))
+            batches.append(_measure(rows, given.steps, given.waiting, policy))
             tell("scheduler", f"{rows:,} rows: settle + plan takes {batches[-1]['settle_plan_us']['p50']:.0f} µs")
         tell("scheduler", f"starting a scheduler process {STARTS} times")
         report = {"machine": machine(), "start_seconds": _start_seconds(), "batches": batches}
@@ -85,6 +102,12 @@ def text(report: dict[str, Any]) -> str:
             f"{batch['encode_plan_us']:9.1f} /{batch['decode_plan_us']:6.1f}"
             f"{batch['encode_result_us']:9.1f} /{batch['decode_result_us']:6.1f}{batch['submit_us']:14.1f}"
         )
+    lines += [
+        f"{batch['rows']:7,} rows: each of {batch['waiting']:,} requests that wait takes {batch['waiting_bytes']:,.0f} "
+        f"bytes, {4 * WAITING_TOKENS} of them for its {WAITING_TOKENS} tokens"
+        for batch in report["batches"]
+        if batch["waiting"]
+    ]
     lines.append(f"a scheduler process speaks to its worker {report['start_seconds']:.2f} s after it was started")
     lines += [
         f"{'within' if found <= BUDGETS[name] else 'OVER':>6} budget: {name}: {found:.2f}, {BUDGETS[name]:g} allowed"
@@ -98,9 +121,9 @@ def _budgets(report: dict[str, Any]) -> dict[str, float]:
     found = {"start of a scheduler process, s": report["start_seconds"]}
     for batch in report["batches"]:
         found["submit of 1,000 tokens, µs"] = batch["submit_us"]
-        if batch["rows"] in (256, 4096):
+        if batch["rows"] == 4096 or (batch["rows"] == 256 and not batch["waiting"]):
             found[f"settle + plan at {batch['rows']:,} rows, µs on average"] = batch["settle_plan_us"]["mean"]
-        if batch["rows"] == 256:
+        if batch["rows"] == 256 and not batch["waiting"]:  # the rest is about steps in which everybody decodes
             found["plan at 256 rows, bytes a row"] = batch["plan_bytes_per_row"]
             found["codec at 256 rows, µs each way"] = max(
                 value for key, value in batch.items() if key.startswith(("encode", "decode"))
@@ -128,8 +151,9 @@ def _start_seconds() -> float:
     return statistics.median(taken)
 
 
-def _measure(rows: int, steps: int) -> dict[str, Any]:
-    scheduler = _steady(rows, steps)
+def _measure(rows: int, steps: int, waiting: int, policy: Policy) -> dict[str, Any]:
+    scheduler = _steady(rows, steps, policy, ending=waiting > 0)
+    waiting_bytes = _let_wait(scheduler, waiting, rows, steps) if waiting else 0.0
     sent: deque[Plan] = deque()
     samples: list[float] = []
     size: list[float] = []
@@ -145,7 +169,7 @@ def _measure(rows: int, steps: int) -> dict[str, Any]:
         sent.append(plan)
         scheduler.catch_up()  # in the GPU's shadow, as are deltas: not counted
         scheduler.take_deltas()
-        if result is not None and len(plan.slot) == rows and not len(plan.begin_slot):
+        if result is not None and _is_steady(plan, rows, begin=1 if waiting else 0):
             samples.append((ended - began) * 1e6)
             frame = encode(plan)
             size.append(len(frame) / rows)
@@ -153,6 +177,8 @@ def _measure(rows: int, steps: int) -> dict[str, Any]:
     encode_plan, decode_plan, encode_result, decode_result = np.median(np.array(codec), axis=0).tolist()
     return {
         "rows": rows,
+        "waiting": waiting,
+        "waiting_bytes": waiting_bytes,
         "settle_plan_us": _spread(np.array(samples)),
         "plan_bytes_per_row": float(np.mean(size)),
         "encode_plan_us": encode_plan,
@@ -163,8 +189,16 @@ def _measure(rows: int, steps: int) -> dict[str, Any]:
     }
 
 
-def _steady(rows: int, steps: int) -> Scheduler:
-    """Return a scheduler with `rows` requests at mixed positions, so that each step some need a block."""
+def _is_steady(plan: Plan, rows: int, begin: int) -> bool:
+    """Whether all run by now, and only so many at a time begin in the place of others."""
+    return len(plan.slot) >= rows - CREDIT * begin and len(plan.begin_slot) <= begin
+
+
+def _steady(rows: int, steps: int, policy: Policy = FIRST_COME, *, ending: bool = False) -> Scheduler:
+    """Return a scheduler with `rows` requests at mixed positions, so that each step some need a block.
+
+    None of them ends within `steps`, or with `ending` one after the other does.
+    """
     most = steps + 1200
     worker = Opened(
         nonce=1,
@@ -180,11 +214,28 @@ def _steady(rows: int, steps: int) -> Scheduler:
         max_batch_tokens=rows + 8192,
         max_model_len=most,
     )
-    scheduler = Scheduler(worker, CREDIT, new_session())
+    scheduler = Scheduler(worker, CREDIT, new_session(), policy=policy)
     for request in range(rows):
         prompt = np.arange(1 + request % BLOCK_SIZE, dtype=np.uint32)
-        scheduler.submit(1, greedy(request, prompt, most, ignore_eos=False), 0.0)
+        output = 1 + request if ending else most
+        scheduler.submit(CLIENT, greedy(request, prompt, output, ignore_eos=False), 0.0)
     return scheduler
+
+
+def _let_wait(scheduler: Scheduler, waiting: int, rows: int, steps: int) -> float:
+    """Submit so many requests as they come from a socket, and those that begin meanwhile; return bytes of each."""
+    draw = np.random.default_rng(0)
+    before = _resident_bytes()
+    for request in range(rows, rows + steps + waiting):
+        prompt = draw.integers(0, 50_000, WAITING_TOKENS).astype(np.uint32)
+        ask = decode(encode(greedy(request, prompt, rows, ignore_eos=False)))
+        assert isinstance(ask, Submit)
+        scheduler.submit(CLIENT, ask, 1.0)
+    return (_resident_bytes() - before) / (steps + waiting)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _answer(plan: Plan) -> Result:
@@ -201,7 +252,7 @@ def _submit_microseconds(scheduler: Scheduler) -> float:
     asks = [greedy(10**6 + each, prompt, 100, ignore_eos=False) for each in range(200)]
     began = time.perf_counter()
     for ask in asks:
-        scheduler.submit(1, ask, 0.0)
+        scheduler.submit(CLIENT, ask, 0.0)
     return (time.perf_counter() - began) / len(asks) * 1e6
 
 

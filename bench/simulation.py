@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from bench.device_model import DeviceModel
 from bench.workload import greedy
 from protocol.messages import Deltas, Finish, Opened, Result, RowFlag
 from scheduler_proc.core import Scheduler
+from scheduler_proc.policy import FIRST_COME, Policy
 
 CLIENT = 1
 TOKEN = 7
@@ -22,11 +24,13 @@ TOKEN = 7
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request: when it comes, in seconds, its prompt, and how many tokens it is to get."""
+    """A request: when it comes, in seconds, its prompt, how many tokens it is to get, how urgent it is, whose it is."""
 
     at: float
     prompt: NDArray[np.uint32]
     output_tokens: int
+    priority: int = 0
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Outcome:
     busy: float = 0.0  # of all devices
     idle: float = 0.0  # of all devices, while there was something to do for them
     tokens: int = 0
-    ttft: list[float] = field(default_factory=list)  # of the requests that got a token
+    ttft: dict[int, list[float]] = field(default_factory=dict)  # of the requests that got a token, by priority
     gaps: list[NDArray[np.float64]] = field(default_factory=list)  # between tokens of a request
     refused: int = 0
     steps: int = 0
@@ -67,9 +71,22 @@ class Simulation:
     arrival ─► submit ─► plan ─think, wire─► device, one step after the other ─wire─► settle ─► plan …
     """
 
-    def __init__(self, workers: int, worker: Opened, credit: int, device: DeviceModel, host: Host) -> None:
-        """Begin with nothing to do. Raises `CapacityError`."""
-        self._workers = [_Worker(Scheduler(worker, credit, session=1)) for _ in range(workers)]
+    def __init__(
+        self,
+        workers: int,
+        worker: Opened,
+        credit: int,
+        device: DeviceModel,
+        host: Host,
+        policy: Policy = FIRST_COME,
+        max_prefill_tokens: int | None = None,
+    ) -> None:
+        """Begin with nothing to do; the last two are as in `Scheduler`. Raises `CapacityError`."""
+        self._workers = [
+            _Worker(Scheduler(worker, credit, session=1, policy=policy, max_prefill_tokens=max_prefill_tokens))
+            for _ in range(workers)
+        ]
+        self._policy = policy
         self._device, self._host = device, host
         self._host_free = 0.0
         self._events: list[tuple[float, int, int, Result | None]] = []  # time, order, worker or arrival, answer
@@ -92,7 +109,9 @@ class Simulation:
                 self._settle(number, answer, now)
         outcome = self._outcome
         outcome.seconds = now - arrivals[0].at
-        outcome.ttft = (self._first - [arrival.at for arrival in arrivals])[~np.isnan(self._first)].tolist()
+        for arrival, first in zip(arrivals, self._first.tolist(), strict=True):
+            if not isnan(first):
+                outcome.ttft.setdefault(arrival.priority, []).append(first - arrival.at)
         for worker in self._workers:
             counters = worker.scheduler.counters
             outcome.steps += counters.steps
@@ -107,7 +126,10 @@ class Simulation:
         worker = self._workers[number]
         if not worker.scheduler.running + worker.scheduler.waiting:
             worker.work_since = now
-        worker.scheduler.submit(CLIENT, greedy(request, arrival.prompt, arrival.output_tokens), now)
+        ask = replace(greedy(request, arrival.prompt, arrival.output_tokens), user=arrival.user)
+        if not self._policy.refusal(urgent := replace(ask, priority=arrival.priority)):
+            ask = urgent
+        worker.scheduler.submit(CLIENT, ask, now)
         self._deliver(worker, now)
         self._plan(number, now)
 

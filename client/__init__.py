@@ -3,7 +3,13 @@
 from client.async_client import AsyncClient
 from client.client import BlockingStream, Client
 from client.completion import Completion, Piece, TokenLogprob
-from client.errors import RequestFailedError, RequestRefusedError, ServerLostError, StepaheadError
+from client.errors import (
+    RequestFailedError,
+    RequestRefusedError,
+    ServerBusyError,
+    ServerLostError,
+    StepaheadError,
+)
 from client.text_stream import TextStream
 
 __all__ = [
@@ -14,6 +20,7 @@ __all__ = [
     "Piece",
     "RequestFailedError",
     "RequestRefusedError",
+    "ServerBusyError",
     "ServerLostError",
     "StepaheadError",
     "TextStream",

@@ -54,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end where this appears; may be given again")
     parser.add_argument("--ignore-eos", action="store_true", help="go on behind the model's end tokens")
+    parser.add_argument(
+        "--priority", type=int, metavar="N", help="lower ones first, where the server goes by that; the default is 0"
+    )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="end the answer after so long")
     return parser
 
@@ -75,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=given.seed,
         stop=given.stop,
         ignore_eos=given.ignore_eos,
+        priority=given.priority,
         timeout=given.timeout,
     )
     try:

@@ -36,6 +36,8 @@ class Settings(TypedDict, total=False):
     stop: strings that end the answer, and are no part of it unless include_stop.
     stop_token_ids: tokens that end it. ignore_eos: the model's own end tokens do not.
     cache_salt: what is kept of the prompt for later ones serves those of the same salt alone.
+    priority: lower ones go first, where the server's --scheduling-policy is priority; elsewhere only 0 is served.
+    user: for whom this is, where the server lets users take turns (--scheduling-policy round-robin).
     timeout: seconds after which the answer ends with what there is of it, `finish_reason` "timeout".
     """
 
@@ -58,6 +60,8 @@ class Settings(TypedDict, total=False):
     ignore_eos: bool
     include_stop: bool
     cache_salt: str | None
+    priority: int | None
+    user: str | None
     timeout: float | None
 
 
@@ -87,7 +91,7 @@ def ask(
         fields["bias"] = _biases(list(biases.values()))
     if (words := fields.pop("bad_words", None)) is not None:
         fields["bad_words"] = (words,) if isinstance(words, str) else tuple(words)
-    for name in ("presence_penalty", "frequency_penalty", "min_tokens", "cache_salt"):
+    for name in ("presence_penalty", "frequency_penalty", "min_tokens", "cache_salt", "priority", "user"):
         if fields.get(name, "") is None:
             del fields[name]
     if isinstance(prompt, str):

@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 from client.ask import Prompt, Settings, ask
 from client.completion import Completion
 from client.connection import Connection
-from client.errors import RequestFailedError, RequestRefusedError
+from client.errors import RequestFailedError, RequestRefusedError, ServerBusyError
 from client.text_stream import TextStream
 from protocol.endpoints import DEFAULT_ADDRESS, parse
 from protocol.errors import ProtocolError
@@ -26,7 +26,8 @@ class AsyncClient:
     """Asks a Stepahead server for text. It connects when first asked, and again after it has lost the server.
 
     Any number of requests may be under way at once, all within one event loop. Every call ends: with an answer, or
-    with `RequestRefusedError`, `RequestFailedError` or `ServerLostError`. `Settings` says how an answer may be shaped.
+    with `RequestRefusedError`, `RequestFailedError`, `ServerBusyError` or `ServerLostError`. `Settings` says how an
+    answer may be shaped.
     """
 
     def __init__(self, address: str = DEFAULT_ADDRESS, *, connect_seconds: float = CONNECT_SECONDS) -> None:
@@ -120,7 +121,7 @@ async def _all(calls: Sequence[Coroutine[Any, Any, Completion]]) -> list[Complet
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(error, RequestRefusedError | RequestFailedError):
+        if isinstance(error, RequestRefusedError | RequestFailedError | ServerBusyError):
             culprit = next(i for i, task in enumerate(tasks) if not task.cancelled() and task.exception() is error)
             raise type(error)(f"prompt {culprit}: {error}") from None
         raise

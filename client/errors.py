@@ -13,5 +13,9 @@ class RequestFailedError(StepaheadError):
     """The server accepted the request and failed at it; the text says how."""
 
 
+class ServerBusyError(StepaheadError):
+    """Too many requests wait already; the same one may be accepted later."""
+
+
 class ServerLostError(StepaheadError):
     """No server is there, or the one that served the request is gone."""

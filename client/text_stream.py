@@ -12,7 +12,7 @@ from typing import Self
 from client.answer import Answer
 from client.completion import Completion, Piece
 from client.connection import Connection
-from client.errors import RequestFailedError, RequestRefusedError
+from client.errors import RequestFailedError, RequestRefusedError, ServerBusyError
 from protocol.messages import Chunk, Finish
 
 
@@ -68,9 +68,9 @@ class TextStream:
         raise StopAsyncIteration
 
     def _take(self, chunk: Chunk) -> Piece:
-        if chunk.finish == Finish.REFUSED:
+        if chunk.finish in (Finish.REFUSED, Finish.BUSY):
             self._end(cancel=False)
-            raise RequestRefusedError(chunk.error)
+            raise (RequestRefusedError if chunk.finish == Finish.REFUSED else ServerBusyError)(chunk.error)
         if chunk.finish == Finish.ERROR:
             self._end(cancel=self._left > 1)
             raise RequestFailedError(chunk.error)

@@ -267,9 +267,9 @@ class FrontendCore:
             self.counters["overshoot_tokens"] += len(news) - used
             self._ended(stream, abort=running)
         elif not running:
-            if row.finish is Finish.REFUSED:
-                self.counters["refused"] += 1
-                self._refuse_whole(stream)
+            if row.finish in (Finish.REFUSED, Finish.BUSY):
+                self.counters["refused" if row.finish is Finish.REFUSED else "turned_away"] += 1
+                self._refuse_whole(stream, row.finish)
             self._end(stream, row.finish, row.error, abort=False)
         elif news:
             self._has_news(stream)
@@ -332,11 +332,11 @@ class FrontendCore:
     def _submit(self, link: SchedulerLink, stream: Stream, now: float) -> None:
         link.take(stream, stream.submission(next(self._ids), now))
 
-    def _refuse_whole(self, stream: Stream) -> None:
+    def _refuse_whole(self, stream: Stream, finish: Finish) -> None:
         """End the other answers to a request of which one can't be served, without a word: its refusal is theirs."""
         for other in self.peers[stream.peer].speak_for_all(stream):
             if other.finish is Finish.RUNNING:
-                other.finish = Finish.REFUSED
+                other.finish = finish
                 self._let_go(other, abort=True)
 
     def _end(self, stream: Stream, finish: Finish, error: str = "", *, abort: bool) -> None:

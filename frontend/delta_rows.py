@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from protocol.logprobs import Logprobs
-from protocol.messages import Deltas, Finish
+from protocol.messages import EXPLAINED, Deltas, Finish
 
 
 class DeltaRow(NamedTuple):
@@ -32,7 +32,7 @@ def rows_of(deltas: Deltas) -> Iterator[DeltaRow]:
     columns = (deltas.request, deltas.offset, deltas.count, deltas.finish, deltas.cached)
     for request, offset, length, ended, cached in zip(*(column.tolist() for column in columns), strict=True):
         finish = Finish(ended)
-        error = next(errors) if finish in (Finish.ERROR, Finish.REFUSED) else ""
+        error = next(errors) if finish in EXPLAINED else ""
         part = None
         if logprobs is not None and any(listed[at : at + length]):
             part = logprobs.part(at, at + length)

@@ -110,6 +110,8 @@ class Intake:
             banned_token_ids=banned,
             logprobs=ask.logprobs,
             cache_salt=ask.cache_salt,
+            priority=ask.priority,
+            user=ask.user,
         )
         ends = frozenset(stop_token_ids.tolist())
         if not ask.ignore_eos:

@@ -74,11 +74,11 @@ class Stream:
 
     def submission(self, request: int, now: float) -> Submit:
         """Return the message that starts it, or makes it go on after what has come so far, under a new id."""
-        self.request = request
+        again, self.request = self.request > 0, request
         output = np.array(self.output, "<u4")
         # 0 would mean no limit, and what is past its deadline is ended by the caller.
         timeout = max(self.deadline - now, TIMEOUT_MIN) if self.deadline < np.inf else 0.0
-        return replace(self.submit, request=request, output=output, timeout=timeout)
+        return replace(self.submit, request=request, output=output, timeout=timeout, again=again)
 
     def push(self, tokens: Sequence[int]) -> None:
         """Take the next tokens into `output`, those behind the end of a stop string excepted.

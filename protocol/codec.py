@@ -26,7 +26,8 @@ class _Layout:
     """How one message type lies in its map."""
 
     make: Callable[..., Message]
-    kinds: tuple[tuple[str, Kind], ...]
+    packs: tuple[tuple[str, Callable[[Any], Any]], ...]  # by field, in order; so that none is looked up at each message
+    unpacks: tuple[tuple[str, Callable[[Any], Any]], ...]
     optional: frozenset[str]
     silent: frozenset[str]  # of these, those for which absent and None are the same: most plans have many of them
     unfolding: tuple[str, ...]  # the fields with lists and maps in them, which have to be counted
@@ -39,7 +40,15 @@ def _layout(message_type: type[Message]) -> _Layout:
     optional = frozenset(field.name for field in fields(message_type) if field.default is not MISSING)
     silent = frozenset(field.name for field in fields(message_type) if field.default is None)
     unfolding = tuple(name for name, kind in kinds if _unfolds(kind))
-    return _Layout(message_type, kinds, optional, silent, unfolding, getattr(message_type, "check", None))
+    return _Layout(
+        make=message_type,
+        packs=tuple((name, kind.pack) for name, kind in kinds),
+        unpacks=tuple((name, kind.unpack) for name, kind in kinds),
+        optional=optional,
+        silent=silent,
+        unfolding=unfolding,
+        check=getattr(message_type, "check", None),
+    )
 
 
 def _unfolds(kind: Kind) -> bool:
@@ -70,7 +79,7 @@ class _Items:
 
     def of_message(self, layout: _Layout, message: Message) -> None:
         """Count as `of_list` and `of_map` will. What contains itself is endless here, and so refused too."""
-        self._take(1 + len(layout.kinds) + 1)  # `type` is the last
+        self._take(1 + len(layout.packs) + 1)  # `type` is the last
         left = [getattr(message, field) for field in layout.unfolding]
         while left:
             value = left.pop()
@@ -99,10 +108,10 @@ def encode(message: Message) -> bytes:
     if layout.unfolding:
         _Items().of_message(layout, message)
     try:
-        for field, kind in layout.kinds:
+        for field, pack in layout.packs:
             value = getattr(message, field)
             if value is not None or field not in layout.silent:
-                wire[field] = kind.pack(value)
+                wire[field] = pack(value)
     except ProtocolError as error:
         raise FieldError(name, field, str(error)) from None
     if layout.check is not None:
@@ -146,18 +155,20 @@ def decode(frame: bytes, *expected: type[Message]) -> Message:
     if expected and layout.make not in expected:
         raise ProtocolError(f"{name} has no place here")
     values: dict[str, Any] = {}
-    for field, kind in layout.kinds:
-        if field in wire:
-            try:
-                values[field] = kind.unpack(wire[field])
-            except ProtocolError as error:
-                raise FieldError(name, field, str(error)) from None
-        elif field not in layout.optional:
-            raise ProtocolError(f"{name} lacks {field!r}")
+    try:
+        for field, unpack in layout.unpacks:
+            if field in wire:
+                values[field] = unpack(wire[field])
+    except ProtocolError as error:
+        raise FieldError(name, field, str(error)) from None
     if len(values) != len(wire):
         unknown = sorted(map(repr, wire.keys() - values.keys()))
         raise ProtocolError(f"{name} has unknown fields {', '.join(unknown):.200}")
-    message = layout.make(**values)
+    try:
+        message = layout.make(**values)
+    except TypeError:
+        lacking = next(field for field, _ in layout.unpacks if field not in values and field not in layout.optional)
+        raise ProtocolError(f"{name} lacks {lacking!r}") from None
     if layout.check is not None:
         layout.check(message)
     return message
@@ -171,7 +182,7 @@ def request_of(frame: bytes) -> int | None:
     reader = msgpack.Unpacker(BytesIO(frame), read_size=2**14, max_array_len=0, max_map_len=0, unicode_errors="replace")
     found: dict[str, Any] = {}
     try:
-        for _ in range(min(reader.read_map_header(), 1 + len(_LAYOUTS[Generate.__name__].kinds))):
+        for _ in range(min(reader.read_map_header(), 1 + len(_LAYOUTS[Generate.__name__].packs))):
             key = reader.unpack()
             if key == "type" or key == "request":
                 found[key] = reader.unpack()

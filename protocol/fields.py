@@ -178,9 +178,11 @@ class Column:
     low: float | None = None
     high: float | None = None
     _dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)  # NumPy takes its time to read a name
+    _empty: NDArray[Any] = field(init=False, repr=False, compare=False)  # most columns of most plans are
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_dtype", np.dtype(self.dtype))
+        object.__setattr__(self, "_empty", np.frombuffer(b"", self._dtype))
 
     def pack(self, value: Any) -> bytes:
         """Return the bytes; raises `ProtocolError` for another dtype or shape."""
@@ -195,6 +197,8 @@ class Column:
         """Return a read-only array over the bytes."""
         if type(wire) is not bytes:
             raise ProtocolError(f"expected the bytes of a column, got {type(wire).__name__}")
+        if not wire:
+            return self._empty
         try:
             column = np.frombuffer(wire, self._dtype)
         except ValueError:

@@ -32,6 +32,8 @@ MOST_SAMPLES = 128  # answers to one prompt; OpenAI's limit
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
 MOST_SALT = 256  # characters
+MOST_USER = 256  # characters
+PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
 Session = Annotated[int, Integer(1, UINT64_MAX)]  # drawn at random by one side of a handshake; a mismatch is dropped
@@ -40,6 +42,7 @@ Step = Annotated[int, Integer()]  # steps of a session count from 1; 0 is "none 
 Count = Annotated[int, Integer(0, COUNT_MAX)]
 Words = Annotated[str, Text()]
 Salt = Annotated[str, Text(MOST_SALT)]
+User = Annotated[str, Text(MOST_USER)]
 U1 = Annotated[NDArray[np.uint8], Column("<u1")]
 U4 = Annotated[NDArray[np.uint32], Column("<u4")]
 U8 = Annotated[NDArray[np.uint64], Column("<u8")]
@@ -58,6 +61,7 @@ WantedLogprobs = Annotated[int | None, Maybe(Integer(0, MOST_LOGPROBS))]  # of s
 Biases = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", -BIAS_MAX, BIAS_MAX))]
 Seed = Annotated[int, Integer(0, UINT64_MAX)]
 Seconds = Annotated[float, Real(0.0, TIMEOUT_MAX)]
+Priority = Annotated[int, Integer(PRIORITY_MIN, PRIORITY_MAX)]  # lower ones first
 
 
 MOST_STOP_TOKENS = 256
@@ -75,6 +79,9 @@ class RowFlag(IntFlag):
 
     CARRY = 1  # its one input token is last_token[slot], which the worker has and the scheduler may not have yet
     SAMPLE = 2  # it yields a token: a prompt's chunk that is not the last does not
+
+
+_CARRY = np.uint8(RowFlag.CARRY)
 
 
 class RowStatus(IntEnum):
@@ -105,6 +112,13 @@ class Finish(IntEnum):
     ERROR = 4  # our fault; a text says what happened
     REFUSED = 5  # the client's: the request can never be served; a text says why
     TIMEOUT = 6
+    BUSY = 7  # too many wait already: not accepted now, and later it may be; a text says how many
+
+
+EXPLAINED = (Finish.ERROR, Finish.REFUSED, Finish.BUSY)
+"""The ends that come with a text."""
+
+_IS_EXPLAINED = np.isin(np.arange(max(Finish) + 1), EXPLAINED)
 
 
 class SpanKind(IntEnum):
@@ -244,12 +258,13 @@ class Plan:
         _same_length("rows", self.slot, self.position, self.count, self.flags)
         _same_length("tables", self.table_slot, self.table_index, self.table_block)
         _same_length("settings", self.begin_slot, self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
-        carried = self.flags & np.uint8(RowFlag.CARRY)
-        total = int(self.count.sum(dtype=np.uint64))
-        # No count is 0, so as many tokens as rows means one each: nearly every plan, and worth its microseconds.
-        if total != len(self.count) and (self.count[carried != 0] != 1).any():
-            raise ProtocolError("a row with CARRY has exactly one input token")
-        travelling = total - int(np.count_nonzero(carried))
+        carried = self.flags & _CARRY
+        travelling = len(self.count) - int(np.count_nonzero(carried))
+        longer = self.count != 1
+        if np.count_nonzero(longer):  # rare, and the rest worth its microseconds
+            if carried[longer].any():
+                raise ProtocolError("a row with CARRY has exactly one input token")
+            travelling += int((self.count[longer] - np.uint32(1)).sum(dtype=np.uint64))
         if travelling != len(self.token):
             raise ProtocolError(f"rows without CARRY count {travelling} tokens in all, {len(self.token)} came")
         if self.listed is not None:
@@ -376,6 +391,9 @@ class Submit:
     banned_token_ids: SomeU4 = None
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""  # KV is shared among requests of the same salt alone
+    priority: Priority = 0  # which some policies go by; others refuse all but 0
+    user: User = ""  # for whom it is, as the client tells them apart: where users take turns, this one does
+    again: Annotated[bool, Flag()] = False  # submitted before, to whoever has lost it: no queue is too long for it
 
     def check(self) -> None:
         """Raise `ProtocolError` unless each biased token has its bias."""
@@ -395,7 +413,7 @@ class Deltas:
 
     A row brings `count` tokens that begin at `offset` of the request's output (counted from the original prompt), so
     gaps and duplicates show. Of the row's prompt `cached` tokens were not computed, because others had done it.
-    `errors` has one text per row that ended with ERROR or REFUSED, in row order.
+    `errors` has one text per row that ended with ERROR, REFUSED or BUSY, in row order.
     `timing` has four numbers per row that ended, in seconds since the request arrived: when it was first planned,
     its first token, its last token, its end; -1 for what never happened.
     """
@@ -420,7 +438,7 @@ class Deltas:
             raise ProtocolError(f"rows of {self.count.sum(dtype=np.uint64)} tokens in all, {len(self.token)} came")
         if len(self.timing) != 4 * np.count_nonzero(self.finish):
             raise ProtocolError("timing has not four numbers per ended row")
-        explained = int(((self.finish == Finish.ERROR) | (self.finish == Finish.REFUSED)).sum())
+        explained = int(np.count_nonzero(_IS_EXPLAINED[self.finish]))
         if len(self.errors) != explained:
             raise ProtocolError(f"{explained} rows ended with an error, {len(self.errors)} texts came")
         if (logprobs := self.logprobs) is not None:
@@ -498,6 +516,8 @@ class Generate:
     bad_words: Annotated[tuple[str, ...], Many(Text(2**14), MOST_TOKEN_IDS)] = ()
     logprobs: WantedLogprobs = None
     cache_salt: Salt = ""
+    priority: Priority = 0
+    user: User = ""
 
     def check(self) -> None:
         """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""
@@ -517,9 +537,9 @@ class Cancel:
 class Chunk:
     """Frontend to text client: the next piece of answer `index` to a request. `finish` but RUNNING: it is its last.
 
-    `error` is empty unless the answer ended with ERROR or REFUSED. Token counts are those up to this chunk. If it was
-    REFUSED, so is the request, and no other answer to it comes; `at_fault` names the field of `Generate` that was
-    wrong, `code` is OpenAI's word for what was, or nothing.
+    `error` is empty unless the answer ended with ERROR, REFUSED or BUSY. Token counts are those up to this chunk. If it
+    was REFUSED or BUSY, so is the request, and no other answer to it comes. Of what was REFUSED `at_fault` names the
+    field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing.
     """
 
     request: RequestId
@@ -761,6 +781,7 @@ def _check_bias(tokens: NDArray[np.uint32] | None, bias: NDArray[np.float32] | N
 
 
 def _same_length(group: str, *columns: NDArray[Any]) -> None:
-    lengths = {len(column) for column in columns}
-    if len(lengths) > 1:
-        raise ProtocolError(f"columns of {group} differ in length: {[len(column) for column in columns]}")
+    length = len(columns[0])
+    for column in columns:
+        if len(column) != length:
+            raise ProtocolError(f"columns of {group} differ in length: {[len(column) for column in columns]}")

@@ -25,6 +25,7 @@ from scheduler_proc.in_flight import InFlight, SentPlan
 from scheduler_proc.outbox import MOST_LISTED, Outbox, deltas_of, waiting_piece
 from scheduler_proc.plan_builder import PlanBuilder
 from scheduler_proc.planner import Planner
+from scheduler_proc.policy import FIRST_COME, Policy
 from scheduler_proc.request import NEVER, Key, Request
 from scheduler_proc.running import Running
 from scheduler_proc.waiting import WaitingQueue
@@ -46,11 +47,21 @@ class Scheduler:
     counter; `client` is any int that the caller gives to a client.
     """
 
-    def __init__(self, worker: Opened, credit: int, session: int, *, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        worker: Opened,
+        credit: int,
+        session: int,
+        *,
+        prefix_caching: bool = True,
+        policy: Policy = FIRST_COME,
+        max_prefill_tokens: int | None = None,
+    ) -> None:
         """Schedule for the worker that `Opened` a session, with at most `credit` plans unanswered.
 
         `session` is the scheduler's own, which Deltas carry. With `prefix_caching` no KV is computed that a request
-        with the same beginning has left behind. Raises `CapacityError`.
+        with the same beginning has left behind. `policy` says whose turn is first. A step has at most
+        `max_prefill_tokens` tokens of prompts, if there is such a limit. Raises `CapacityError`.
         """
         self.counters = Counters()
         self.outstanding_tokens = 0
@@ -58,6 +69,8 @@ class Scheduler:
         self._session = session
         self._credit = credit
         self._prefix_caching = prefix_caching
+        self._policy = policy
+        self._max_prefill_tokens = max_prefill_tokens
         self._waiting = WaitingQueue()
         self._outbox = Outbox()
         self._requests: dict[Key, Request] = {}
@@ -71,7 +84,9 @@ class Scheduler:
         self.worker = worker
         self._running = Running(worker, prefix_caching=self._prefix_caching)
         self._in_flight = InFlight(self._credit)
-        self._planner = Planner(self._running, self._waiting, worker.max_batch_tokens, self._preempt)
+        most = worker.max_batch_tokens
+        prefill = most if self._max_prefill_tokens is None else self._max_prefill_tokens
+        self._planner = Planner(self._running, self._waiting, most, prefill, self._preempt)
 
     # ------------------------------------------------------------------ clients
 
@@ -79,12 +94,13 @@ class Scheduler:
         """Accept a request, or note for its client why it is refused. A live request's id is not taken again."""
         if self.knows(client, ask.request):
             return  # a duplicate: the first one goes on, and its deltas answer both
-        if problem := refusal(ask, self.worker):
+        if problem := refusal(ask, self.worker) or self._policy.refusal(ask):
             self._outbox.refused(client, ask.request, problem)
             return
         request = Request(
             client=client,
             ask=ask,
+            rank=self._policy.rank(client, ask, now),
             order=0,
             final_len=len(ask.prompt) + ask.max_tokens,
             arrived=now,
@@ -94,6 +110,11 @@ class Scheduler:
             resumed=len(ask.output) > 0,
         )
         self._accept(request, now)
+
+    def turn_away(self, client: int, request: int, why: str) -> None:
+        """Note for a client that its request is not accepted now, and why."""
+        self.counters.turned_away += 1
+        self._outbox.refused(client, request, why, Finish.BUSY)
 
     def _accept(self, request: Request, now: float) -> None:
         self._arrivals += 1
@@ -147,13 +168,14 @@ class Scheduler:
         """Return the next step to send, or None: no credit, or nothing to run.
 
         Running requests that decode come first, one token each; what is left of the token budget goes to prompts, in
-        order of arrival, chunk by chunk.
+        the policy's order, chunk by chunk.
         """
         if not self._in_flight.may_send:
             return None
         builder = PlanBuilder(self._running.slots, self.worker)
         for request in self._planner.fill(builder, now):
             self._behind.pop(request.key, None)  # its slot's cursor takes over
+            self._policy.began(request.rank)
             self.counters.cached_tokens += len(request.prefix.blocks) * self.worker.block_size
         if builder.empty:
             return None
@@ -180,26 +202,28 @@ class Scheduler:
             return False
         self._in_flight.give_back()
         current = self._running.slots.epoch[sent.slots] == sent.epochs
-        self.counters.wasted_rows += len(current) - int(np.count_nonzero(current))
+        wasted = len(current) - int(np.count_nonzero(current))
+        self.counters.wasted_rows += wasted
         if isinstance(answer, Result):
-            self._settle_result(sent, current, answer, now)
+            self._settle_result(sent, current if wasted else None, answer, now)
         else:
             self._settle_failure(sent.slots[current], answer, now)
         return True
 
-    def _settle_result(self, sent: SentPlan, current: NDArray[np.bool_], answer: Result, now: float) -> None:
+    def _settle_result(self, sent: SentPlan, current: NDArray[np.bool_] | None, answer: Result, now: float) -> None:
+        """Take in what a step has given; `current` says which of its rows still mean something, None for all."""
         running, slots = self._running, self._running.slots
         rows, token, status = sent.slots[sent.sampled], answer.token, answer.status
         wanted = slots.listed[rows]
-        if wanted.any():
-            self._keep_logprobs(rows, np.flatnonzero(wanted & current[sent.sampled]), answer)
-        if current.all():
+        if np.count_nonzero(wanted):
+            self._keep_logprobs(rows, wanted if current is None else wanted & current[sent.sampled], answer)
+        if current is None:
             slots.computed_len[sent.slots] = sent.ends
         else:
             slots.computed_len[sent.slots[current]] = sent.ends[current]
             valid = current[sent.sampled]
             rows, token, status = rows[valid], token[valid], status[valid]
-        if status.any():
+        if np.count_nonzero(status):
             usable = status == RowStatus.OK
             for slot in rows[~usable].tolist():
                 running.cache.distrust(slot)
@@ -214,21 +238,20 @@ class Scheduler:
             request.strikes = 0
             if request.first_token == NEVER:
                 request.first_token = now
-        stopped = slots.stopped(rows, token)
-        full = length + 1 == slots.final_len[rows]
-        for slot in rows[stopped].tolist():
+        full = rows[length + 1 == slots.final_len[rows]]
+        for slot in slots.stopped(rows, token).tolist():
             self._end(running.request(slot), Finish.STOP, now)
-        for slot in rows[full & ~stopped].tolist():
+        for slot in full[slots.live[full]].tolist():
             self._end(running.request(slot), Finish.LENGTH, now)
 
-    def _keep_logprobs(self, rows: NDArray[np.int32], wanting: NDArray[np.intp], answer: Result) -> None:
+    def _keep_logprobs(self, rows: NDArray[np.intp], wanted: NDArray[np.bool_], answer: Result) -> None:
         """Keep what an answer says of the tokens of some of its rows, until their clients are given them."""
-        said = answer.logprobs
+        said, wanting = answer.logprobs, np.flatnonzero(wanted)
         each = [NOTHING] * len(wanting) if said is None else said.of(wanting.tolist())
         for slot, logprobs in zip(rows[wanting].tolist(), each, strict=True):
             self._running.request(slot).logprobs.append(logprobs)
 
-    def _settle_failure(self, rows: NDArray[np.int32], failure: Failed, now: float) -> None:
+    def _settle_failure(self, rows: NDArray[np.intp], failure: Failed, now: float) -> None:
         """Begin again with every request on board, from the tokens that have settled; end the one that keeps failing.
 
         Steps that were only queued behind a failed one cost their requests nothing but the way back.
@@ -266,6 +289,8 @@ class Scheduler:
         del self._requests[request.key]
         self._behind.pop(request.key, None)
         self._deadlines.ended(request)
+        if request.first_planned == NEVER:
+            self._policy.left(request.client, request.ask)
         if request.slot < 0:
             self._waiting.ended(request)
         else:
@@ -312,8 +337,8 @@ class Scheduler:
         return requests
 
     def adopt(self, requests: list[Request], now: float) -> None:
-        """Take over requests that a scheduler of the same model gave up by `abandon`, oldest first."""
-        for request in sorted(requests, key=lambda request: (request.arrived, request.order)):
+        """Take over requests that a scheduler of the same model gave up by `abandon`, each at its old place."""
+        for request in sorted(requests, key=lambda request: (request.rank, request.order)):
             if len(request.unsent):
                 self._behind[request.key] = request
             self._accept(request, now)
@@ -386,6 +411,11 @@ class Scheduler:
     def waiting(self) -> int:
         """How many requests wait for one."""
         return len(self._waiting)
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait beyond those for whom a slot is free: they need the end of others."""
+        return max(0, len(self._waiting) - self._running.slots.free)
 
     @property
     def plans_in_flight(self) -> int:

@@ -15,6 +15,7 @@ class Counters:
     failed_steps: int = 0
     dropped_answers: int = 0  # of another session, or not the step whose turn it was
     preemptions: int = 0
+    turned_away: int = 0  # requests that came while too many waited
     settled_tokens: int = 0
     prefill_tokens: int = 0  # computed of prompts, and again of requests that had lost their slot
     cached_tokens: int = 0  # that would have been, too, if others had not computed them

@@ -8,6 +8,7 @@ from math import inf
 from protocol.messages import Deltas, Failed, Finish, Load, Opened, Plan, Result, Submit, Totals
 from scheduler_proc.core import Scheduler
 from scheduler_proc.counters import Counters
+from scheduler_proc.policy import FIRST_COME, Policy
 
 PATIENCE_SECONDS = 30.0
 """Without any worker for so long, requests end with an error rather than wait on."""
@@ -16,10 +17,26 @@ PATIENCE_SECONDS = 30.0
 class Fleet:
     """One `Scheduler` for each worker that ever opened a session, by the worker's number."""
 
-    def __init__(self, credit: int, session: int, *, prefix_caching: bool = True) -> None:
-        """Begin without workers; each gets `credit`, and all deltas carry `session`. The rest is as in `Scheduler`."""
+    def __init__(
+        self,
+        credit: int,
+        session: int,
+        *,
+        prefix_caching: bool = True,
+        policy: Policy = FIRST_COME,
+        max_prefill_tokens: int | None = None,
+        max_waiting: int = 0,
+    ) -> None:
+        """Begin without workers; each gets `credit`, and all deltas carry `session`. The rest is as in `Scheduler`.
+
+        While `max_waiting` requests wait for others to end, at all workers together, no more are accepted; 0 is no
+        such limit.
+        """
         self._credit = credit
         self._prefix_caching = prefix_caching
+        self._policy = policy
+        self._max_prefill_tokens = max_prefill_tokens
+        self._max_waiting = max_waiting
         self._session = session
         self._schedulers: dict[int, Scheduler] = {}
         self._open: set[int] = set()
@@ -33,7 +50,12 @@ class Fleet:
             self._schedulers[worker].reopen(opened, now)
         else:
             self._schedulers[worker] = Scheduler(
-                opened, self._credit, self._session, prefix_caching=self._prefix_caching
+                opened,
+                self._credit,
+                self._session,
+                prefix_caching=self._prefix_caching,
+                policy=self._policy,
+                max_prefill_tokens=self._max_prefill_tokens,
             )
         self._open.add(worker)
         self._none_since = inf
@@ -75,10 +97,19 @@ class Fleet:
     def submit(self, client: int, ask: Submit, now: float) -> None:
         """Give a request to the worker with the fewest tokens outstanding; there has been a worker.
 
-        One that is live already is not taken again, wherever it is.
+        One that is live already is not taken again, wherever it is. One that was accepted before, and then lost, is
+        taken however many wait: it must have its end.
         """
-        if not any(scheduler.knows(client, ask.request) for scheduler in self._schedulers.values()):
-            self._least_loaded().submit(client, ask, now)
+        schedulers = self._schedulers.values()
+        if any(scheduler.knows(client, ask.request) for scheduler in schedulers):
+            return
+        chosen = self._least_loaded()
+        if 0 < self._max_waiting <= sum(scheduler.queued for scheduler in schedulers) and not ask.again:
+            chosen.turn_away(
+                client, ask.request, f"{self._max_waiting} requests wait already, as many as may: try later"
+            )
+        else:
+            chosen.submit(client, ask, now)
 
     def abort(self, client: int, request: int, now: float) -> None:
         """End a request wherever it is; an unknown one is dropped."""

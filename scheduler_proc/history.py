@@ -26,20 +26,26 @@ class TokenHistory:
     def write_rows(
         self,
         tables: NDArray[np.int32],
-        slots: NDArray[np.int32],
+        slots: NDArray[np.intp],
         positions: NDArray[np.int32],
         token: NDArray[np.uint32],
     ) -> None:
         """Write one token per row: `token[i]` at `positions[i]` of the request whose table is `tables[slots[i]]`."""
-        block, offset = np.divmod(positions, self.block_size)
-        self._flat[tables[slots, block] * self.block_size + offset] = token
+        self._flat[self._places(tables, slots, positions)] = token
 
     def read_rows(
         self, tables: NDArray[np.int32], slots: NDArray[np.intp], positions: NDArray[np.int32]
     ) -> NDArray[np.uint32]:
         """Return one token per row, u4: that at `positions[i]` of the request whose table is `tables[slots[i]]`."""
-        block, offset = np.divmod(positions, self.block_size)
-        return self._flat[tables[slots, block] * self.block_size + offset]
+        return self._flat[self._places(tables, slots, positions)]
+
+    def _places(
+        self, tables: NDArray[np.int32], slots: NDArray[np.intp], positions: NDArray[np.int32]
+    ) -> NDArray[np.intp]:
+        size, place = self.block_size, positions.astype(np.intp)
+        block = place // size
+        place += (tables[slots, block] - block) * size
+        return place
 
     def write(self, table: NDArray[np.int32], tokens: NDArray[np.uint32]) -> None:
         """Write a request's first len(tokens) tokens, u4, through its table."""

@@ -14,7 +14,7 @@ class SentPlan:
     """What has to be known of a plan until its answer comes: whose rows these were."""
 
     step: int
-    slots: NDArray[np.int32]  # of every row
+    slots: NDArray[np.intp]  # of every row
     epochs: NDArray[np.int64]
     ends: NDArray[np.int32]  # up to which position each row computes
     sampled: NDArray[np.intp] | slice  # which rows yield a token, in plan order

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.logprobs import Logprobs, joined
-from protocol.messages import Deltas, Finish
+from protocol.messages import EXPLAINED, Deltas, Finish
 from scheduler_proc.request import NEVER, Request
 
 _NO_TOKENS = np.zeros(0, np.uint32)
@@ -71,10 +71,10 @@ class Outbox:
             )
         )
 
-    def refused(self, client: int, request: int, error: str) -> None:
-        """Note that a request was never accepted, and why."""
+    def refused(self, client: int, request: int, error: str, finish: Finish = Finish.REFUSED) -> None:
+        """Note that a request was never accepted, and why: REFUSED for ever, or BUSY for now."""
         timing = (NEVER, NEVER, NEVER, 0.0)
-        self._pieces[client].append(Piece(request, 0, _NO_TOKENS, Finish.REFUSED, 0, error, timing))
+        self._pieces[client].append(Piece(request, 0, _NO_TOKENS, finish, 0, error, timing))
 
     def count(self, client: int) -> int:
         """How many pieces wait for a client."""
@@ -132,7 +132,7 @@ def deltas_of(
     if pieces:
         finish[: len(pieces)] = [piece.finish for piece in pieces]
         timing = tuple(moment for piece in pieces for moment in piece.timing)
-        errors = tuple(piece.error for piece in pieces if piece.finish in (Finish.ERROR, Finish.REFUSED))
+        errors = tuple(piece.error for piece in pieces if piece.finish in EXPLAINED)
         request = np.concatenate((np.array([piece.request for piece in pieces], np.uint64), request))
         offset = np.concatenate((np.array([piece.offset for piece in pieces], np.uint32), offset))
         count = np.concatenate((np.array([len(piece.tokens) for piece in pieces], np.uint32), count))

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any, TypedDict
+
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages import MOST_NOTES, Opened, Plan, RowFlag, Submit
+from protocol.messages import MOST_NOTES, Opened, Plan, RowFlag
 from scheduler_proc.adjustments import adjustment_columns, most_notes
 from scheduler_proc.in_flight import InFlight, SentPlan
 from scheduler_proc.request import Request
 from scheduler_proc.slots import SlotTable
 
 _DECODE = np.uint8(RowFlag.CARRY | RowFlag.SAMPLE)
-_NONE = np.zeros(0, np.int32)
+_NO_SLOTS = np.zeros(0, np.intp)
+_NO_POSITIONS = np.zeros(0, np.int32)
+_NO_TOKENS = np.zeros(0, np.uint32)
+
+
+class _Settings(TypedDict):
+    """The columns of a plan that say how to sample those who begin."""
+
+    begin_slot: NDArray[np.uint32]
+    temperature: NDArray[np.float32]
+    top_k: NDArray[np.uint32]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    seed: NDArray[np.uint64]
+    listed: NDArray[np.uint8] | None
+
+
+def _settings(begins: list[Request]) -> _Settings:
+    asks = [request.ask for request in begins]
+    listed = [0 if ask.logprobs is None else 1 + ask.logprobs for ask in asks]
+    return _Settings(
+        begin_slot=np.array([request.slot for request in begins], np.uint32),
+        temperature=np.array([ask.temperature for ask in asks], np.float32),
+        top_k=np.array([ask.top_k for ask in asks], np.uint32),
+        top_p=np.array([ask.top_p for ask in asks], np.float32),
+        min_p=np.array([ask.min_p for ask in asks], np.float32),
+        seed=np.array([ask.seed for ask in asks], np.uint64),
+        listed=np.array(listed, np.uint8) if any(listed) else None,
+    )
+
+
+_NO_SETTINGS = _settings([])
 
 
 class PlanBuilder:
@@ -23,16 +56,16 @@ class PlanBuilder:
         self._slots = slots
         self._end_tokens = worker.eos_token_ids
         self._room_for_notes = worker.max_model_len + MOST_NOTES
-        self._decode = _NONE
-        self._decode_position = _NONE
+        self._decode = _NO_SLOTS
+        self._decode_position = _NO_POSITIONS
         self._chunks: list[tuple[int, int, int, int]] = []  # slot, position, count, flags
         self._tokens: list[NDArray[np.uint32]] = []
-        self._tables: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]] = []
+        self._tables: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
         self.table_entries = 0
         self._begins: list[Request] = []
 
-    def decode(self, slots: NDArray[np.int32]) -> None:
-        """Add one row for each of `slots`, int32[n], that takes its last token, known yet or not."""
+    def decode(self, slots: NDArray[np.intp]) -> None:
+        """Add one row for each of `slots`, intp[n], that takes its last token, known yet or not."""
         self._decode = slots
         self._decode_position = self._slots.planned_len[slots]
 
@@ -43,7 +76,7 @@ class PlanBuilder:
         self._chunks.append((slot, position, count, RowFlag.SAMPLE if stop == len(tokens) else 0))
         self._tokens.append(tokens[position:stop])
 
-    def table(self, slots: NDArray[np.int32], indices: NDArray[np.int32], blocks: NDArray[np.int32]) -> None:
+    def table(self, slots: NDArray[np.intp], indices: NDArray[np.integer[Any]], blocks: NDArray[np.int32]) -> None:
         """Add block table entries: table[slots[i]][indices[i]] = blocks[i]."""
         self._tables.append((slots, indices, blocks))
         self.table_entries += len(blocks)
@@ -64,56 +97,36 @@ class PlanBuilder:
 
     def build(self, session: int, in_flight: InFlight) -> tuple[Plan, SentPlan]:
         """Return the plan for the next step of a worker's `session`, and what to remember of it."""
-        slots = self._slots
-        row_slot, position = self._decode, self._decode_position
-        count = np.ones(len(row_slot), np.int32)
-        flags = np.full(len(row_slot), _DECODE)
+        slots, position = self._decode, self._decode_position
+        count = np.ones(len(slots), np.int32)
+        flags = np.full(len(slots), _DECODE)
+        sampled: NDArray[np.intp] | slice = slice(None)
+        samples = len(slots)
         if self._chunks:
             chunks = np.array(self._chunks, np.int32)
-            row_slot = np.concatenate((row_slot, chunks[:, 0]))
+            slots = np.concatenate((slots, chunks[:, 0]))
             position = np.concatenate((position, chunks[:, 1]))
             count = np.concatenate((count, chunks[:, 2]))
             flags = np.concatenate((flags, chunks[:, 3].astype(np.uint8)))
-        asks = [request.ask for request in self._begins]
+            sampled = np.flatnonzero(flags & RowFlag.SAMPLE)
+            samples = len(sampled)
         plan = Plan(
             session=session,
             step=in_flight.last_step + 1,
             settled=in_flight.last_settled,
-            slot=_unsigned(row_slot),
-            position=_unsigned(position),
-            count=_unsigned(count),
+            slot=slots.astype(np.uint32),
+            position=position.view(np.uint32),
+            count=count.view(np.uint32),
             flags=flags,
-            token=np.concatenate(self._tokens) if self._tokens else np.zeros(0, np.uint32),
+            token=np.concatenate(self._tokens) if self._tokens else _NO_TOKENS,
             table_slot=_joined([change[0] for change in self._tables]),
             table_index=_joined([change[1] for change in self._tables]),
             table_block=_joined([change[2] for change in self._tables]),
-            begin_slot=np.array([request.slot for request in self._begins], np.uint32),
-            temperature=np.array([ask.temperature for ask in asks], np.float32),
-            top_k=np.array([ask.top_k for ask in asks], np.uint32),
-            top_p=np.array([ask.top_p for ask in asks], np.float32),
-            min_p=np.array([ask.min_p for ask in asks], np.float32),
-            seed=np.array([ask.seed for ask in asks], np.uint64),
-            listed=_listed(asks),
+            **(_settings(self._begins) if self._begins else _NO_SETTINGS),
             **adjustment_columns(self._begins, self._end_tokens),
         )
-        sampled: NDArray[np.intp] | slice = slice(None)
-        samples = len(row_slot)
-        if self._chunks:
-            sampled = np.flatnonzero(flags & RowFlag.SAMPLE)
-            samples = len(sampled)
-        return plan, SentPlan(plan.step, row_slot, slots.epoch[row_slot], position + count, sampled, samples)
+        return plan, SentPlan(plan.step, slots, self._slots.epoch[slots], position + count, sampled, samples)
 
 
-def _listed(asks: list[Submit]) -> NDArray[np.uint8] | None:
-    wanted = [0 if ask.logprobs is None else 1 + ask.logprobs for ask in asks]
-    return np.array(wanted, np.uint8) if any(wanted) else None
-
-
-def _unsigned(column: NDArray[np.int32]) -> NDArray[np.uint32]:
-    return column.view(np.uint32)
-
-
-def _joined(columns: list[NDArray[np.int32]]) -> NDArray[np.uint32]:
-    if not columns:
-        return np.zeros(0, np.uint32)
-    return _unsigned(columns[0] if len(columns) == 1 else np.concatenate(columns))
+def _joined(columns: list[NDArray[Any]]) -> NDArray[np.uint32]:
+    return np.concatenate(columns, dtype=np.uint32, casting="unsafe") if columns else _NO_TOKENS

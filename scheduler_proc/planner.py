@@ -21,15 +21,25 @@ MOST_ASIDE = 64
 
 
 class Planner:
-    """Fills plans of at most `max_batch_tokens` tokens for the requests of one worker's session."""
+    """Fills plans for the requests of one worker's session, each time in the order that their policy gave them.
+
+    A plan has at most `max_batch_tokens` tokens, and at most `max_prefill_tokens` of these are of prompts: those who
+    decode wait as long as a step takes.
+    """
 
     def __init__(
-        self, running: Running, waiting: WaitingQueue, max_batch_tokens: int, preempt: Callable[[Request], None]
+        self,
+        running: Running,
+        waiting: WaitingQueue,
+        max_batch_tokens: int,
+        max_prefill_tokens: int,
+        preempt: Callable[[Request], None],
     ) -> None:
         """Decide about `running` and `waiting`; `preempt` makes a running request wait again."""
         self._running = running
         self._waiting = waiting
         self._max_batch_tokens = max_batch_tokens
+        self._max_prefill_tokens = max_prefill_tokens
         self._preempt = preempt
 
     def fill(self, builder: PlanBuilder, now: float) -> list[Request]:
@@ -40,24 +50,26 @@ class Planner:
             builder.table(needy, *running.grow(needy))
         builder.decode(decode)
         slots.planned_len[decode] += 1
-        budget = self._prefill_rows(builder, self._max_batch_tokens - len(decode))
+        budget = min(self._max_batch_tokens - len(decode), self._max_prefill_tokens)
+        budget = self._prefill_rows(builder, budget)
         return [] if preempted else self._admit(builder, budget, now)  # what was freed is for those who run
 
-    def _decode_rows(self) -> tuple[NDArray[np.int32], NDArray[np.int32], bool]:
+    def _decode_rows(self) -> tuple[NDArray[np.intp], NDArray[np.intp], bool]:
         """Return the slots that decode in this step, those of them that need a block, and whether others lost theirs.
 
-        Slots are int32; there are enough free blocks for those that need one.
+        There are enough free blocks for those that need one.
         """
         running, slots, blocks = self._running, self._running.slots, self._running.blocks
         prefilled = slots.planned_len >= slots.known_len
-        decode = np.flatnonzero(slots.live & prefilled & (slots.planned_len + 1 < slots.final_len)).astype(np.int32)
+        decode = (slots.live & prefilled & (slots.planned_len + 1 < slots.final_len)).nonzero()[0]
         needy = running.needy(decode)
         preempted = False
         while len(needy) > blocks.free:
-            victim = self._victim(younger_than=int(slots.order[needy].min()))
+            needy = slots.in_turn(needy)
+            victim = self.victim(int(needy[0]))
             if victim is None:
-                # Everyone younger is about to get a token or to end, which frees blocks; the youngest stand back.
-                standing_back = needy[np.argsort(slots.order[needy])][blocks.free :]
+                # Everyone behind the first is about to get a token or to end, which frees blocks; the last stand back.
+                standing_back = needy[blocks.free :]
                 return decode[~np.isin(decode, standing_back)], needy[~np.isin(needy, standing_back)], preempted
             self._preempt(running.request(victim))
             preempted = True
@@ -65,23 +77,32 @@ class Planner:
             needy = needy[needy != victim]
         return decode, needy, preempted
 
-    def _victim(self, younger_than: int) -> int | None:
-        """Return the youngest running request that may lose its slot, or None.
+    def victim(self, needy: int) -> int | None:
+        """Return the slot that is to be lost so that `needy`, the first in turn of those that lack a block, gets one.
 
-        Never one whose last row has been sent (it is about to end anyway), nor a resumed one that has got no token
-        since: each resumption gains at least one, so preemption can't go round in circles.
+        It is the last in turn of those behind `needy` that may lose theirs; None if there is none. Never one whose last
+        row has been sent (it is about to end anyway), nor a resumed one that has got no token since.
+
+        Preemption ends, whatever the policy, for two reasons. The order of requests never changes, and a victim is
+        behind who displaces it: two requests can't displace each other in turn, and the first of all that run is never
+        displaced. And each resumption gains a token before it may be lost again: a request that gets n tokens is
+        preempted n times at most, however many others come meanwhile.
         """
         slots = self._running.slots
         all_sent = slots.planned_len + 1 >= slots.final_len
-        eligible = slots.live & ~all_sent & (slots.settled_len >= slots.victim_from) & (slots.order > younger_than)
-        candidates = np.flatnonzero(eligible)
-        return int(candidates[np.argmax(slots.order[candidates])]) if len(candidates) else None
+        eligible = (slots.live & ~all_sent & (slots.settled_len >= slots.victim_from)).nonzero()[0]
+        if not len(eligible):
+            return None
+        last = int(slots.in_turn(eligible)[-1])
+        return last if slots.is_behind(last, needy) else None
 
     def _prefill_rows(self, builder: PlanBuilder, budget: int) -> int:
         """Give running requests that are still prefilling their next chunks; return the budget that is left."""
         slots = self._running.slots
-        prefilling = np.flatnonzero(slots.live & (slots.planned_len < slots.known_len))
-        for slot in prefilling[np.argsort(slots.order[prefilling])].tolist():
+        prefilling = (slots.live & (slots.planned_len < slots.known_len)).nonzero()[0]
+        if not len(prefilling):
+            return budget
+        for slot in slots.in_turn(prefilling).tolist():
             if budget <= 0:
                 break
             budget -= self._chunk(builder, self._running.request(slot), budget)
@@ -101,12 +122,14 @@ class Planner:
         for more. Beside others it must leave each of them (and itself) a block to grow into. If a step in flight
         computes what would be its own first block, it stands aside until that is there; its slot and blocks are kept.
         """
+        if not len(self._waiting):
+            return []
         running, blocks, cache = self._running, self._running.blocks, self._running.cache
         admitted: list[Request] = []
         aside: list[Request] = []
         kept = 0  # blocks, for those who stand aside
-        if budget > 0 and running.slots.free and len(self._waiting):
-            cache.catch_up()
+        if budget > 0 and running.slots.free:
+            cache.catch_up_with_prompts()
         while budget > 0 and len(aside) < min(running.slots.free, MOST_ASIDE):
             request = self._waiting.peek()
             if request is None:
@@ -131,7 +154,7 @@ class Planner:
                 request.first_planned = now
                 request.cached = min(len(prefix.blocks) * blocks.block_size, request.prompt_len)
             table = running.enter(request, prefix)
-            builder.table(np.full(len(table), request.slot, np.int32), np.arange(len(table), dtype=np.int32), table)
+            builder.table(np.full(len(table), request.slot), np.arange(len(table)), table)
             builder.begin(request)
             budget -= self._chunk(builder, request, budget)
             if len(self._waiting):

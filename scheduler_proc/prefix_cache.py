@@ -71,6 +71,19 @@ class PrefixCache:
             self._index.confirm(slots.table[rows, slots.confirmed[rows]])
             slots.confirmed[rows] += 1
 
+    def catch_up_with_prompts(self) -> None:
+        """As `catch_up`, for what requests had when they got their slots alone: what others may well begin with, too.
+
+        What they have generated since is named in the shadow of the device; nobody waits for that.
+        """
+        if not self._enabled:
+            return
+        slots, size = self._slots, self._blocks.block_size
+        unnamed = slots.named < np.minimum(slots.planned_len, slots.known_len) // size
+        unconfirmed = slots.confirmed < np.minimum(slots.computed_len, slots.known_len) // size
+        for slot in (slots.live & (unnamed | unconfirmed)).nonzero()[0].tolist():
+            self.catch_up_with(slot)
+
     def catch_up_with(self, slot: int) -> None:
         """As `catch_up`, for one request."""
         if not self._enabled:

@@ -68,7 +68,14 @@ class SchedulerProcess:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = bind_router(self._context, config.bind)
         self._links = [WorkerLink(self._context, address, scheduling.credit) for address in config.worker]
-        self._fleet = Fleet(scheduling.credit, self._session, prefix_caching=scheduling.enable_prefix_caching)
+        self._fleet = Fleet(
+            scheduling.credit,
+            self._session,
+            prefix_caching=scheduling.enable_prefix_caching,
+            policy=scheduling.policy,
+            max_prefill_tokens=scheduling.max_prefill_tokens,
+            max_waiting=scheduling.max_waiting,
+        )
         about = f"{scheduling.credit} plans in flight" if scheduling.credit > 1 else "lockstep"
         me = Joined(config.name, "scheduler", os.getpid(), this_host(), about=about)
         self._timeline = TimelineLink(self._context, config.timeline, me, self._fleet.load)

@@ -24,7 +24,8 @@ class Request:
 
     client: int
     ask: Submit
-    order: int  # place in the order of arrival; a preempted request keeps its own
+    rank: float  # its place by the policy: lower ones first; a preempted request keeps its own
+    order: int  # among those of equal rank, by arrival
     final_len: int  # prompt and output together never get longer
     arrived: float
     deadline: float  # inf for none

@@ -72,12 +72,12 @@ class Running:
         self.blocks.give_back(slots.table[slot, : slots.table_len[slot]])
         slots.give_back(slot)
 
-    def needy(self, among: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return those of some slots, int32, whose next input has no block yet."""
+    def needy(self, among: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of some slots whose next input has no block yet."""
         slots = self.slots
         return among[slots.planned_len[among] >= slots.table_len[among] * self.blocks.block_size]
 
-    def grow(self, needy: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def grow(self, needy: NDArray[np.intp]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Give each of some slots one more block; return (index in its table, block) for each."""
         slots = self.slots
         blocks = self.blocks.take(len(needy))
@@ -90,10 +90,10 @@ class Running:
         """Do now what would else be done while the device waits: name blocks, and clear those needed next."""
         slots = self.slots
         self.cache.catch_up()
-        growing = np.flatnonzero(slots.live & (slots.planned_len + 1 < slots.final_len)).astype(np.int32)
+        growing = (slots.live & (slots.planned_len + 1 < slots.final_len)).nonzero()[0]
         self.blocks.clear_ahead(len(self.needy(growing)))
 
-    def append(self, rows: NDArray[np.int32], token: NDArray[np.uint32], now: float) -> NDArray[np.int32]:
+    def append(self, rows: NDArray[np.intp], token: NDArray[np.uint32], now: float) -> NDArray[np.int32]:
         """Add a settled token to each of some slots; return the lengths that they had before."""
         slots = self.slots
         length = slots.settled_len[rows]

@@ -10,12 +10,17 @@ from scheduler_proc.request import Request
 NO_TOKEN = np.uint32(2**32 - 1)
 """Fills the unused places of `stop_ids`; no vocabulary is that large."""
 
+_NEAR = np.uint32(2**12 - 1)
+"""Most tokens end nobody, and these bits of them say so: only the others are compared with what ends their slots."""
+
 NARROW = 8
 """Requests with more stop tokens than this are looked at one by one, so that the others need not pay for them."""
 
 
 class SlotTable:
     """Slots 0 … `total`-1, handed out by `take` and returned by `give_back`; one column entry for each.
+
+    Slots travel as intp, which is what NumPy indexes by: it would turn any other kind into that at each look-up.
 
                   0            prompt_len      known_len    settled_len      final_len
         tokens    ├── prompt ──┼─ output before ─┼─ output since ─┤ ······ not yet ······┤
@@ -34,7 +39,8 @@ class SlotTable:
         self._stack = list(range(total - 1, -1, -1))
         self.live = np.zeros(total, bool)
         self.epoch = np.zeros(total, np.int64)  # goes up when a slot is given back: rows sent before mean nothing then
-        self.order = np.zeros(total, np.int64)
+        self.rank = np.zeros(total, np.float64)
+        self.order = np.zeros(total, np.int64)  # among equal ranks
         self.client = np.zeros(total, np.int64)
         self.request_id = np.zeros(total, np.uint64)
         self.prompt_len = np.zeros(total, np.int32)
@@ -57,6 +63,8 @@ class SlotTable:
         self.cached = np.zeros(total, np.int32)  # tokens of the prompt that were not computed, at first
         self.stop_ids = np.full((total, NARROW), NO_TOKEN, np.uint32)
         self.many_stop_ids: dict[int, frozenset[int]] = {}
+        self._stops = [np.zeros(0, np.uint32)] * total
+        self._ends_near = np.zeros(int(_NEAR) + 1, np.int32)  # by a token's last bits: how many such tokens end a slot
         self.request: list[Request | None] = [None] * total
 
     @property
@@ -72,6 +80,7 @@ class SlotTable:
         slot = self._stack.pop()
         length = request.waiting_len
         self.live[slot] = True
+        self.rank[slot] = request.rank
         self.order[slot] = request.order
         self.client[slot] = request.client
         self.request_id[slot] = request.ask.request
@@ -98,19 +107,36 @@ class SlotTable:
         request.slot = -1
         self.request[slot] = None
         self.many_stop_ids.pop(slot, None)
+        np.subtract.at(self._ends_near, self._stops[slot] & _NEAR, 1)
         self.live[slot] = False
         self.epoch[slot] += 1
         self._stack.append(slot)
 
-    def stopped(self, rows: NDArray[np.int32], token: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Return which of some slots, each with its newest token, have come to one that ends them: bool[n]."""
-        stopped: NDArray[np.bool_] = (token[:, None] == self.stop_ids[rows]).any(1)
+    def in_turn(self, slots: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return some slots, intp[n], the one whose turn is first before the others."""
+        return slots[np.lexsort((self.order[slots], self.rank[slots]))]
+
+    def is_behind(self, slot: int, other: int) -> bool:
+        """Whether one slot's turn is after the other's."""
+        rank, order = self.rank, self.order
+        return bool((rank[slot], order[slot]) > (rank[other], order[other]))
+
+    def stopped(self, rows: NDArray[np.intp], token: NDArray[np.uint32]) -> NDArray[np.intp]:
+        """Return those of some slots, each with its newest token, that have come to one that ends them."""
+        suspects = self._ends_near[(token & _NEAR).astype(np.intp)].nonzero()[0]
+        if not len(suspects):
+            return suspects
+        rows, token = rows[suspects], token[suspects]
+        stopped = (token[:, None] == self.stop_ids[rows]).any(1)
         for slot, stops in self.many_stop_ids.items():
             for row in np.flatnonzero(rows == slot).tolist():
                 stopped[row] = int(token[row]) in stops
-        return stopped
+        ended: NDArray[np.intp] = rows[stopped]
+        return ended
 
     def _set_stop_ids(self, slot: int, stops: NDArray[np.uint32]) -> None:
+        self._stops[slot] = stops
+        np.add.at(self._ends_near, stops & _NEAR, 1)
         self.stop_ids[slot] = NO_TOKEN
         if len(stops) <= NARROW:
             self.stop_ids[slot, : len(stops)] = stops
@@ -130,5 +156,9 @@ class SlotTable:
         assert (self.settled_len[live] <= self.final_len[live]).all(), "longer than allowed"
         assert (self.planned_len[live] < self.final_len[live]).all(), "more was planned than can be used"
         assert (self.sent_len[live] <= self.settled_len[live]).all(), "more was sent than is known"
+        ends = np.concatenate([self._stops[slot] for slot in live] or [np.zeros(0, np.uint32)]) & _NEAR
+        assert np.array_equal(np.bincount(ends, minlength=len(self._ends_near)), self._ends_near), (
+            "end tokens miscounted"
+        )
         promised = np.maximum(self.planned_len[live] + 1, self.known_len[live])
         assert (self.settled_len[live] <= promised).all(), "a token settled that no plan had asked for"

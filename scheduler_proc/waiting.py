@@ -12,15 +12,15 @@ SLACK = 64
 
 
 class WaitingQueue:
-    """First come, first served, by the order of arrival: a preempted request comes back at its old place.
+    """By rank, and equal ranks by arrival: a preempted request comes back at its old place.
 
-    Another policy is another key. A request that ends while it waits stays in the heap until it surfaces, or until
-    those that ended outnumber those that wait.
+    What a request's rank is, its policy has said when it was accepted. A request that ends while it waits stays in the
+    heap until it surfaces, or until those that ended outnumber those that wait.
     """
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._heap: list[tuple[int, Request]] = []
+        self._heap: list[tuple[float, int, Request]] = []
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -29,14 +29,14 @@ class WaitingQueue:
 
     def push(self, request: Request) -> None:
         """Let a request wait."""
-        heapq.heappush(self._heap, (request.order, request))
+        heapq.heappush(self._heap, (request.rank, request.order, request))
         self._waiting += 1
 
     def peek(self) -> Request | None:
         """Return the request whose turn is next, or None."""
-        while self._heap and self._heap[0][1].finish is not Finish.RUNNING:
+        while self._heap and self._heap[0][2].finish is not Finish.RUNNING:
             heapq.heappop(self._heap)
-        return self._heap[0][1] if self._heap else None
+        return self._heap[0][2] if self._heap else None
 
     def pop(self) -> Request:
         """Take the request whose turn is next; there must be one."""
@@ -51,7 +51,7 @@ class WaitingQueue:
         assert request.finish is not Finish.RUNNING
         self._waiting -= 1
         if len(self._heap) > 2 * self._waiting + SLACK:
-            self._heap = [entry for entry in self._heap if entry[1].finish is Finish.RUNNING]
+            self._heap = [entry for entry in self._heap if entry[2].finish is Finish.RUNNING]
             heapq.heapify(self._heap)
 
     def clear(self) -> None:
@@ -61,7 +61,7 @@ class WaitingQueue:
 
     def requests(self) -> list[Request]:
         """Return those that wait, in no order."""
-        return [request for _, request in self._heap if request.finish is Finish.RUNNING]
+        return [request for _, _, request in self._heap if request.finish is Finish.RUNNING]
 
     def check(self) -> None:
         """Assert what holds of the queue between any two verbs."""

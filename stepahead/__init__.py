@@ -8,6 +8,7 @@ from client import (
     Completion,
     RequestFailedError,
     RequestRefusedError,
+    ServerBusyError,
     ServerLostError,
     StepaheadError,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Completion",
     "RequestFailedError",
     "RequestRefusedError",
+    "ServerBusyError",
     "ServerLostError",
     "StepaheadError",
     "__version__",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from protocol.identity import new_session
-from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, Submit
+from protocol.messages import EXPLAINED, Deltas, Failed, Finish, Opened, Plan, Result, Submit
 from scheduler_proc.core import Scheduler
 from tests.stub_model import EOS, NextToken, StubModel, hashed
 
@@ -76,10 +76,8 @@ class Received:
 class CoreLoop:
     """Scheduler, stub model and clients; each verb is one event, and the core is checked after every one."""
 
-    def __init__(
-        self, worker: Opened, credit: int = 2, next_token: NextToken = hashed, *, prefix_caching: bool = True
-    ) -> None:
-        self.scheduler = Scheduler(worker, credit, new_session(), prefix_caching=prefix_caching)
+    def __init__(self, worker: Opened, credit: int = 2, next_token: NextToken = hashed, **rules: Any) -> None:
+        self.scheduler = Scheduler(worker, credit, new_session(), **rules)
         self.model = StubModel(worker, next_token)
         self.sent: deque[tuple[Plan, Result]] = deque()
         self.plans: list[Plan] = []
@@ -150,7 +148,7 @@ class CoreLoop:
             known.finish = Finish(finish)
             if finish:
                 known.timing = tuple(next(timing) for _ in range(4))
-            if finish in (Finish.ERROR, Finish.REFUSED):
+            if finish in EXPLAINED:
                 known.error = next(errors)
 
     def step(self) -> bool:

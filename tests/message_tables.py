@@ -13,7 +13,9 @@ from protocol.fields import Column, Document, Flag, Integer, Kind, Many, Maybe, 
 from protocol.messages import Message
 
 _POWERS = (
-    {2**n - 1: f"2^{n}-1" for n in (31, 63, 64)} | {2**n: f"2^{n}" for n in (12, 14, 16, 24)} | {-(2**63): "-2^63"}
+    {2**n - 1: f"2^{n}-1" for n in (31, 63, 64)}
+    | {2**n: f"2^{n}" for n in (12, 14, 16, 24)}
+    | {-(2**31): "-2^31", -(2**63): "-2^63"}
 )
 
 

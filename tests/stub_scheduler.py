@@ -15,6 +15,7 @@ from protocol.codec import decode
 from protocol.identity import new_session
 from protocol.logprobs import Logprobs
 from protocol.messages import (
+    EXPLAINED,
     Abort,
     AskTotals,
     Attach,
@@ -56,7 +57,7 @@ def deltas(
         cached=np.array([cached], "<u4"),
         token=np.array(tokens, "<u4"),
         timing=np.full(4 * ended, -1, "<f4"),
-        errors=(error,) if finish in (Finish.ERROR, Finish.REFUSED) else (),
+        errors=(error,) if finish in EXPLAINED else (),
         listed=None if logprobs is None else logprobs.count,
         listed_token=None if logprobs is None else logprobs.token,
         logprob=None if logprobs is None else logprobs.logprob,

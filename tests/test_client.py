@@ -27,6 +27,7 @@ from client import (
     Completion,
     RequestFailedError,
     RequestRefusedError,
+    ServerBusyError,
     ServerLostError,
     TokenLogprob,
 )
@@ -235,7 +236,13 @@ def test_a_setting_that_does_not_exist_is_an_error(server: StubFrontend) -> None
 
 
 @pytest.mark.parametrize(
-    ("finish", "error"), [(Finish.REFUSED, RequestRefusedError), (Finish.ERROR, RequestFailedError)], ids=str
+    ("finish", "error"),
+    [
+        (Finish.REFUSED, RequestRefusedError),
+        (Finish.ERROR, RequestFailedError),
+        (Finish.BUSY, ServerBusyError),
+    ],
+    ids=str,
 )
 def test_refusals_and_failures_are_raised_in_the_servers_words(
     address: str, finish: Finish, error: type[Exception]

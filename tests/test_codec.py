@@ -19,6 +19,7 @@ from protocol.codec import MAX_FRAME_BYTES, MAX_FRAME_ITEMS, decode, encode, req
 from protocol.errors import ProtocolError
 from protocol.fields import Column, Document, Flag, Integer, Kind, Many, Maybe, Real, Text
 from protocol.messages import (
+    EXPLAINED,
     Abort,
     Cancel,
     Chunk,
@@ -133,7 +134,7 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
         made["count"] = np.minimum(made["count"], 5)
         made["token"] = np.arange(made["count"].sum(), dtype="<u4")
         made["timing"] = np.full(4 * np.count_nonzero(made["finish"]), 0.5, "<f4")
-        made["errors"] = ("why",) * int(np.isin(made["finish"], (Finish.ERROR, Finish.REFUSED)).sum())
+        made["errors"] = ("why",) * int(np.isin(made["finish"], EXPLAINED).sum())
     if name in ("Result", "Deltas", "Chunk"):
         tokens = len(made["token_ids" if name == "Chunk" else "token"])
         made |= dict.fromkeys(("listed", "listed_token", "logprob"))

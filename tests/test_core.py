@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -190,6 +191,20 @@ def test_a_request_that_can_never_fit_is_refused_and_blocks_nobody() -> None:
     assert len(loop.tokens(2)) == 64 - 30, "max_tokens is clamped to the context"
     assert loop.received[2].finish is Finish.LENGTH
     assert len(loop.tokens(3)) == 3
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 4, 16])
+def test_whatever_is_accepted_fits_the_smallest_pool_there_may_be(block_size: int) -> None:
+    context = 20
+    worker = opened(slots=1, blocks=-(-(context - 1) // block_size), block_size=block_size, max_model_len=context)
+    with pytest.raises(CapacityError):
+        Scheduler(replace(worker, blocks=worker.blocks - 1), 2, 1)
+    loop = CoreLoop(worker, 2, counting)
+    for length in range(1, context + 2):
+        loop.submit(submit(length, [length] * length, 2**31 - 1, ignore_eos=True))
+        loop.drain()
+        assert loop.received[length].finish is (Finish.LENGTH if length < context else Finish.REFUSED)
+        assert len(loop.tokens(length)) == max(0, context - length)
 
 
 def test_a_pool_too_small_for_one_request_is_an_error_with_numbers() -> None:
@@ -435,6 +450,16 @@ def test_requests_with_many_stop_tokens_stop_at_each_of_them_beside_others() -> 
     assert loop.tokens(3)[-1] == 75
     assert len(loop.tokens(4)) == 30
     assert loop.received[5].finish is Finish.REFUSED
+
+
+def test_only_the_very_token_ends_a_request_and_not_one_with_the_same_last_bits() -> None:
+    near = EOS + 2**16
+    loop = CoreLoop(opened(vocab_size=2**17), 2, lambda tokens, _: near if len(tokens) < 9 else EOS)
+    loop.submit(submit(1, [1], 30))
+    loop.submit(submit(2, [1], 30, stop_token_ids=[near]))
+    loop.drain()
+    assert loop.tokens(1) == [near] * 8 + [EOS]
+    assert loop.tokens(2) == [near]
 
 
 def test_ended_requests_do_not_pile_up_behind_their_deadlines_or_in_the_queue() -> None:

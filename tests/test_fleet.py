@@ -22,7 +22,7 @@ class FleetLoop(CoreLoop):
     """A fleet with stub models for its workers; CLIENT's and another client's deltas are taken in."""
 
     def __init__(self, credit: int = 2, next_token: NextToken = hashed, **worker: int) -> None:
-        self.fleet = Fleet(credit, new_session())
+        self.fleet = Fleet(credit, new_session(), max_waiting=worker.pop("max_waiting", 0))
         self.next_token = next_token
         self.worker: Opened = opened(**worker)  # type: ignore[arg-type]
         self.models: dict[int, StubModel] = {}
@@ -59,9 +59,10 @@ class FleetLoop(CoreLoop):
         self.fleet.check()
         return True
 
-    def ask(self, request: int, max_tokens: int = 12) -> None:
+    def ask(self, request: int, max_tokens: int = 12, *, again: bool = False) -> None:
         self.received.setdefault(request, Received())
-        self.fleet.submit(CLIENT, submit(request, [request % VOCAB, 5], max_tokens, ignore_eos=True), self.now)
+        ask = submit(request, [request % VOCAB, 5], max_tokens, ignore_eos=True, again=again)
+        self.fleet.submit(CLIENT, ask, self.now)
         self.fleet.check()
 
     def deliver(self, withhold: object = ()) -> None:
@@ -87,6 +88,10 @@ class FleetLoop(CoreLoop):
             if not self.turn():
                 return
 
+    def finishes(self, *requests: int) -> list[Finish]:
+        self.deliver()
+        return [self.received[request].finish for request in requests]
+
 
 def expected(request: int, max_tokens: int = 12) -> list[int]:
     return solo(submit(request, [request % VOCAB, 5], max_tokens, ignore_eos=True))
@@ -103,6 +108,40 @@ def test_requests_go_to_the_worker_with_the_fewest_tokens_outstanding() -> None:
     assert loop.fleet._schedulers[1].waiting == 4
     loop.run()
     assert all(loop.tokens(request) == expected(request, 40 if not request else 10) for request in range(5))
+
+
+def test_who_comes_while_as_many_wait_as_may_is_turned_away_and_nobody_else_is() -> None:
+    loop = FleetLoop(slots=2, max_waiting=3)
+    loop.open(0)
+    loop.open(1)
+    for request in range(8):
+        loop.ask(request)  # four have a slot as soon as there is a plan, three wait for them
+    assert loop.finishes(*range(8)) == [Finish.RUNNING] * 7 + [Finish.BUSY]
+    assert loop.received[7].error == "3 requests wait already, as many as may: try later"
+    loop.turn()
+    loop.ask(8)
+    loop.ask(9, again=True)
+    assert loop.finishes(8, 9) == [Finish.BUSY, Finish.RUNNING], "it was accepted before, and must have its end"
+    for request in (4, 5):
+        loop.fleet.abort(CLIENT, request, loop.now)
+    loop.ask(10)
+    loop.ask(11)
+    assert loop.finishes(10, 11) == [Finish.RUNNING, Finish.BUSY]
+    loop.run()
+    assert all(loop.tokens(request) == expected(request) for request in (0, 1, 2, 3, 6, 9, 10))
+    assert loop.fleet.counters(0).turned_away + loop.fleet.counters(1).turned_away == 3
+
+
+def test_a_lost_workers_requests_are_not_turned_away_by_the_others() -> None:
+    loop = FleetLoop(slots=1, max_waiting=1)
+    loop.open(0)
+    loop.open(1)
+    for request in range(3):
+        loop.ask(request)
+    loop.turn()
+    loop.lose(0)
+    loop.run()
+    assert all(loop.tokens(request) == expected(request) for request in range(3))
 
 
 def test_a_lost_workers_requests_go_on_at_another_and_the_client_sees_no_seam() -> None:

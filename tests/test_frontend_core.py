@@ -546,6 +546,7 @@ def test_after_a_restart_a_request_goes_on_where_it_was() -> None:
     restart(it)
     (again,) = it.submitted()
     assert again.output.tolist() == [ABC, DEF]
+    assert (first.again, again.again) == (False, True), "what was accepted once is not turned away later"
     assert (again.seed, again.max_tokens, again.prompt.tolist()) == (5, 9, first.prompt.tolist())
     assert again.request != first.request, "ids are never used twice"
     it.tokens(again, 2, [HI])

@@ -659,8 +659,6 @@ async def test_special_tokens_are_added_as_ever_or_it_is_refused(serve: Serve, p
     ("name", "value"),
     [
         ("return_token_ids", True),
-        ("priority", 5),
-        ("priority", -1),
         ("logits_processors", ["a"]),
     ],
 )
@@ -676,6 +674,28 @@ async def test_a_salt_goes_along_to_the_scheduler(serve: Serve) -> None:
         assert driver.submitted[-1].cache_salt == "mine"
         for wrong in ("", "x" * 257, 5):
             assert error_of(await driver.post(path, **asked(path, cache_salt=wrong)), 400)["param"] == "cache_salt"
+
+
+async def test_a_priority_goes_along_to_the_scheduler(serve: Serve) -> None:
+    driver = serve()
+    for path in ("completions", "chat/completions"):
+        assert (await driver.post(path, **asked(path))).status_code == 200
+        assert driver.submitted[-1].priority == 0
+        for given, sent in [(None, 0), (-3, -3), (2**31 - 1, 2**31 - 1)]:
+            assert (await driver.post(path, **asked(path, priority=given))).status_code == 200
+            assert driver.submitted[-1].priority == sent
+        for wrong in ("1", 1.0, True, 2**31, -(2**31) - 1):
+            assert error_of(await driver.post(path, **asked(path, priority=wrong)), 400)["param"] == "priority"
+
+
+async def test_a_user_goes_along_to_the_scheduler(serve: Serve) -> None:
+    driver = serve()
+    for path in ("completions", "chat/completions"):
+        for given, sent in [(None, ""), ("", ""), ("Ann", "Ann")]:
+            assert (await driver.post(path, **asked(path, user=given))).status_code == 200
+            assert driver.submitted[-1].user == sent
+        for wrong in (5, ["Ann"], "x" * 257):
+            assert error_of(await driver.post(path, **asked(path, user=wrong)), 400)["param"] == "user"
 
 
 async def test_options_of_a_stream_need_one(serve: Serve) -> None:
@@ -925,6 +945,17 @@ async def test_an_error_in_a_stream_is_an_event_and_the_stream_ends_as_others_do
 async def test_an_error_before_the_first_token_has_a_status(serve: Serve, path: str, stream: bool) -> None:
     it = serve(goes_on, fails="computing it failed", fails_after=0)
     assert error_of(await it.post(path, **asked(path, stream=stream)), 500)["message"] == it.fails
+
+
+@BOTH
+@MODES
+async def test_a_full_queue_is_429_and_says_when_to_come_back(serve: Serve, path: str, stream: bool) -> None:
+    it = serve(goes_on, fails="9 requests wait already, as many as may: try later")
+    it.fails_as = Finish.BUSY
+    answer = await it.post(path, **asked(path, stream=stream))
+    error = error_of(answer, 429)
+    assert answer.headers["retry-after"] == "1"
+    assert (error["message"], error["type"], error["code"]) == (it.fails, "rate_limit_error", "rate_limit_exceeded")
 
 
 @MODES

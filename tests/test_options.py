@@ -100,6 +100,21 @@ def test_what_contradicts_itself_is_refused_and_what_is_only_said_twice_is_not()
         SchedulingConfig(lockstep=True, max_plans_in_flight=2)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_waiting", -1),
+        ("max_prefill_tokens", 0),
+        ("aging_seconds", -1.0),
+        ("aging_seconds", float("nan")),
+        ("aging_seconds", float("inf")),
+    ],
+)
+def test_rules_that_cannot_be_meant_are_named(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} must "):
+        SchedulingConfig(**{name: value})  # type: ignore[arg-type]
+
+
 def test_help_tells_the_defaults_and_hides_what_is_not_for_users(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         parse("--help")

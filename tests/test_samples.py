@@ -148,17 +148,18 @@ def test_whatever_ends_the_request_ends_all_of_its_samples_and_nothing_is_left(h
         assert not it.core.owed
 
 
-def test_a_sample_that_the_scheduler_refuses_speaks_for_all_of_them_once() -> None:
+@pytest.mark.parametrize("finish", [Finish.REFUSED, Finish.BUSY])
+def test_a_sample_that_the_scheduler_refuses_speaks_for_all_of_them_once(finish: Finish) -> None:
     it = driver()
     it.generate(n=3)
     submits = it.submitted()
     it.tokens(submits[0], 0, [word(0)])
-    it.tokens(submits[1], 0, [], Finish.REFUSED, error="too much")
+    it.tokens(submits[1], 0, [], finish, error="too much")
     (refusal,) = it.chunks()
-    assert (refusal.finish, refusal.error) == (Finish.REFUSED, "too much")
+    assert (refusal.finish, refusal.error) == (finish, "too much")
     (abort,) = only(it.said_to_scheduler(), Abort)
     assert sorted(abort.request.tolist()) == [submits[0].request, submits[2].request]
-    it.tokens(submits[2], 0, [], Finish.REFUSED, error="too much")
+    it.tokens(submits[2], 0, [], finish, error="too much")
     assert not it.chunks()
     assert not it.core.owed
 

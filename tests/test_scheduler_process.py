@@ -94,6 +94,31 @@ def test_lockstep_never_has_two_plans_unanswered(tmp_path: Path) -> None:
     assert client.received[1].tokens == solo(ask)
 
 
+def test_how_to_schedule_is_told_on_the_command_line(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path / 'worker'}"
+    options = ["--scheduling-policy=priority", "--max-waiting=2", "--max-prefill-tokens=3"]
+    held = [True]
+    asks = [submit(request, [request] * 7, 2, ignore_eos=True, priority=-request) for request in range(1, 5)]
+    with (
+        StubWorker(address, opened(slots=1), may_answer=lambda stub: not held[0]) as worker,
+        scheduler(tmp_path, address, options=options) as bound,
+        ThinClient(bound) as client,
+    ):
+        client.submit(asks[0])
+        while not worker.plans:
+            client.hear(0.05)
+        client.submit(*asks[1:])
+        client.finish(4)
+        held[0] = False
+        client.finish(1, 2, 3)
+    assert client.received[4].finish is Finish.BUSY
+    assert [plan.token.tolist() for plan in worker.plans if len(plan.token)] == [
+        [request] * count for request in (1, 3, 2) for count in (3, 3, 1)
+    ]
+    for ask in asks[:3]:
+        assert client.received[ask.request].tokens == solo(ask)
+
+
 @pytest.mark.parametrize(("options", "cached"), [([], 16), (["--no-enable-prefix-caching"], 0)])
 def test_a_prompt_sent_twice_is_computed_once_unless_that_is_turned_off(
     tmp_path: Path, options: list[str], cached: int

@@ -14,6 +14,7 @@ from bench.device_model import DeviceModel
 from bench.simulate import figures, read_trace
 from bench.simulation import Arrival, Host, Outcome, Simulation
 from protocol.messages import Opened
+from scheduler_proc.policy import FIRST_COME, PriorityFirst
 from tests.stub_model import EOS
 
 STEP, TOKEN = 1.0, 0.01
@@ -41,7 +42,7 @@ def test_with_a_plan_queued_the_device_waits_for_the_first_one_alone() -> None:
     assert outcome.idle == pytest.approx(HOST.think + HOST.wire)
     assert outcome.seconds == pytest.approx(HOST.think + HOST.wire + computed + HOST.wire)
     assert np.concatenate(outcome.gaps) == pytest.approx([STEP] * (OUTPUT - 1))
-    assert outcome.ttft == pytest.approx([0.1 + 0.05 + STEP + (PROMPT - 1) * TOKEN + 0.05])
+    assert outcome.ttft[0] == pytest.approx([0.1 + 0.05 + STEP + (PROMPT - 1) * TOKEN + 0.05])
 
 
 def test_in_lockstep_every_step_waits_for_the_way_there_and_back() -> None:
@@ -80,6 +81,26 @@ def test_a_short_pool_preempts_and_a_request_that_never_fits_is_refused() -> Non
     assert figures(refused)["tokens_per_s"] == 0.0
 
 
+def test_by_priority_the_urgent_ones_wait_less_and_by_arrival_they_do_not() -> None:
+    arrivals = [Arrival(0.0, np.full(12, 10 + n, np.uint32), 9, priority=-(n % 2)) for n in range(40)]
+    device = DeviceModel("clockwork", step=STEP, row=0.0, position=0.0, token=TOKEN)
+    waited = {}
+    for policy in (FIRST_COME, PriorityFirst(1e6)):
+        ttft = Simulation(1, worker(), 2, device, HOST, policy).run(arrivals).ttft
+        assert {priority: len(each) for priority, each in ttft.items()} == {0: 20, -1: 20}
+        waited[policy] = np.mean(ttft[-1]) / np.mean(ttft[0])
+    assert waited[FIRST_COME] == pytest.approx(1.0, abs=0.1)
+    assert waited[PriorityFirst(1e6)] < 0.5
+
+
+def test_fewer_prompt_tokens_in_a_step_make_gaps_shorter_and_first_tokens_later() -> None:
+    arrivals = [arrival(output=40), *[arrival(3.0, prompt=60) for _ in range(6)]]
+    device = DeviceModel("clockwork", step=STEP, row=0.0, position=0.0, token=TOKEN)
+    loose, tight = (Simulation(1, worker(), 2, device, HOST, max_prefill_tokens=n).run(arrivals) for n in (None, 10))
+    assert np.concatenate(tight.gaps).max() < np.concatenate(loose.gaps).max()
+    assert max(tight.ttft[0]) > max(loose.ttft[0])
+
+
 def bench(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
     monkeypatch.setattr("sys.argv", ["bench", "simulate", *options])
     return bench_main()
@@ -112,15 +133,34 @@ def test_all_choices_are_tried_with_each_other_on_the_same_arrivals(
     assert len({run["tokens"] for run in report["runs"]}) == 1
     assert report["runs"][3]["active_percent"] > report["runs"][1]["active_percent"]
     assert bench(monkeypatch, *options) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3 + 4
+    assert len(capsys.readouterr().out.splitlines()) == 3 + 4 + 1
+
+
+def test_policies_are_tried_too_and_each_priority_has_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--requests=12", "--rate=0", "--input-lengths", "9", "20", "--output-lengths", "3", "5"]
+    options += ["--max-prefill-tokens", "32", "--priorities", "0", "0", "-1", "--scheduling-policy", "fcfs", "priority"]
+    options += ["--aging-seconds", "5", "60"]
+    assert bench(monkeypatch, *options) == 0
+    lines = capsys.readouterr().out.splitlines()[3:-1]
+    assert [line.rsplit("  ")[-1].partition(",")[0] for line in lines] == [
+        "fcfs",
+        "priority -1",
+        "priority 0",
+        *["priority", "priority -1", "priority 0"] * 2,
+    ]
 
 
 def test_a_trace_is_served_in_the_order_of_its_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "trace.jsonl"
-    trace.write_text('{"at": 2.5, "prompt": 3, "output": 2}\n\n{"at": 1, "prompt": 5, "output": 4, "user": "x"}\n')
-    assert [(each.at, len(each.prompt), each.output_tokens) for each in read_trace(trace)] == [(1, 5, 4), (2.5, 3, 2)]
+    trace.write_text(
+        '{"at": 2.5, "prompt": 3, "output": 2}\n\n{"at": 1, "prompt": 5, "output": 4, "priority": -7, "user": "x"}\n'
+    )
+    told = [(each.at, len(each.prompt), each.output_tokens, each.priority, each.user) for each in read_trace(trace)]
+    assert told == [(1, 5, 4, -7, "x"), (2.5, 3, 2, 0, "")]
     assert bench(monkeypatch, str(trace), "--json") == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["tokens"] == 6
 
@@ -134,6 +174,8 @@ def test_a_trace_is_served_in_the_order_of_its_times(
         (b'{"at": 0, "prompt": 1}', "line 1"),
         (b'{"at": NaN, "prompt": 1, "output": 1}', "out of range"),
         (b'{"at": 0, "prompt": 0, "output": 1}', "out of range"),
+        (b'{"at": 0, "prompt": 1, "output": 1, "priority": 2147483648}', "out of range"),
+        (b'{"at": 0, "prompt": 1, "output": 1, "priority": null}', "line 1"),
         (b'{"at": 0, "prompt": 1e999, "output": 1}', "line 1"),
         (b"\xff\xfe", "no text"),
     ],
@@ -159,6 +201,9 @@ def test_a_trace_that_cannot_be_read_is_one_clear_line(
         "--blocks=0",
         "--blocks=99999999999",
         "--rate=1e-300",
+        "--max-prefill-tokens=0",
+        "--priorities=2147483648",
+        "--aging-seconds=nan",
     ],
 )
 def test_choices_that_cannot_be_meant_are_refused(

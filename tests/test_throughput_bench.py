@@ -198,7 +198,7 @@ def test_beside_another_a_contestant_takes_no_more_than_half_of_a_gpu(
             "throughput",
             ['"continuous batching"', '"generate, batches of N"', "32, 16, 8", "as in -- --max-num"],
         ),
-        ("scheduler", ["batch sizes (32 256 1024 4096)", "steps measured for each (600)"]),
+        ("scheduler", ["batch sizes (32 256 1024 4096)", "steps measured for each (600)", "wait meanwhile", "(fcfs)"]),
     ],
 )
 def test_help_says_what_may_be_given_and_what_is_taken_otherwise(

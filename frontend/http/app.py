@@ -19,7 +19,7 @@ from frontend.config import ServeConfig
 from frontend.core import FAILED, SHUTTING_DOWN, FrontendCore
 from frontend.http.answer import Answer
 from frontend.http.body import object_of
-from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, timed_out, unavailable
+from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, timed_out, too_many, unavailable
 from frontend.http.gate import Gate
 from frontend.http.guard import KeyGuard
 from frontend.http.metrics import add_metrics
@@ -101,6 +101,8 @@ class Api:
             return ApiError(400, where + chunk.error, param=param, code=chunk.code or (param and INVALID_VALUE))
         if chunk.finish == Finish.TIMEOUT:
             return timed_out()
+        if chunk.finish == Finish.BUSY and not self._core.draining:
+            return too_many(chunk.error)
         text = chunk.error or f"the request ended early: {Finish(chunk.finish).name.lower()}"
         # Where a process is missing, another try may succeed; else it is this request that can't be computed.
         if self._core.draining or self._core.trouble(self._clock.now):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -37,7 +38,10 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """Return the error as JSON, in an answer or in a stream."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            kind = "rate_limit_error"
+        else:
+            kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
@@ -50,6 +54,11 @@ def timed_out() -> ApiError:
     return ApiError(
         504, "the answer was not complete within its timeout", param="timeout", code="timeout", headers=NO_RETRY
     )
+
+
+def too_many(text: str) -> ApiError:
+    """Return the error for a request that comes while too many others wait."""
+    return ApiError(429, text, code="rate_limit_exceeded", headers=RETRY_AFTER)
 
 
 def unavailable(text: str) -> ApiError:

@@ -112,6 +112,9 @@ class FrontendCollector(Collector):
         yield _counter(
             model, "requests_refused", "Requests that could not be served as they were.", counters["refused"]
         )
+        yield _counter(
+            model, "requests_turned_away", "Requests that came while too many waited.", counters["turned_away"]
+        )
         yield _counter(model, "requests_resubmitted", "Requests given to a scheduler again.", counters["resubmitted"])
         yield _counter(
             model, "overshoot_tokens", "Tokens that came behind the end of their answer.", counters["overshoot_tokens"]

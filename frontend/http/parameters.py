@@ -23,7 +23,10 @@ from protocol.messages import (
     MOST_STOP_TOKENS,
     MOST_STOPS,
     MOST_TOKEN_IDS,
+    MOST_USER,
     PENALTY_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
     REPETITION_MAX,
     REPETITION_MIN,
     TEMPERATURE_MAX,
@@ -170,6 +173,16 @@ def _salt(value: Any) -> str:
     return value
 
 
+def _user(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _not_a("a string", value)
+    if len(value) > MOST_USER:
+        raise _WrongError(f"must have at most {MOST_USER} characters, got {len(value)}")
+    return value
+
+
 def chat_messages(value: Any) -> tuple[dict[str, Any], ...]:
     """Return a list of objects as messages; the chat template reads what is in them."""
     if not isinstance(value, list):
@@ -235,6 +248,8 @@ class Parameters(Asked):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     cache_salt: Annotated[str, PlainValidator(_salt)] = ""
+    user: Annotated[str, PlainValidator(_user)] = ""
+    priority: Annotated[int | None, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -289,6 +304,8 @@ class Parameters(Asked):
             stop_token_ids=np.array(self.stop_token_ids, "<u4"),
             include_stop=bool(self.include_stop_str_in_output),
             cache_salt=self.cache_salt,
+            priority=self.priority or 0,
+            user=self.user,
         )
 
 
