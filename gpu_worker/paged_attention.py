@@ -49,6 +49,10 @@ class PagedAttention:
         self._decode = PagedDecode(rows, *heads, least_parts=LEAST_PARTS_BESIDE_PROMPTS)
         self._prefill = PagedPrefill(*heads)
 
+    def parts_for(self, rows: int) -> int:
+        """Return into how many parts the past of each of so many rows is split: kernels differ by that."""
+        return self._decode.parts_for(rows)
+
     def attend(self, layer: int, q: Tensor, cache: KVCache, step: PagedAttentionStep) -> Tensor:
         """Return the attention of each token over its own past, [T, num_heads, head_dim], as `q`, which is contiguous.
 

@@ -199,9 +199,11 @@ class PagedSteps:
         """Have the kernels compiled that steps without a graph use."""
         if device.torch_device.type == "cpu":
             return  # Triton interprets
-        few = (1, 2, 33, 129)
-        shapes = [PagedShape(rows, 0, None) for rows in few if rows <= self._slots]
-        shapes += [PagedShape(tokens, 1, 1) for tokens in few if tokens <= len(self._hidden)]
+        # One of each kind of kernel: by how rows are split, and by how a product of so few rows is cut.
+        rows = {self._attention.parts_for(rows): rows for rows in range(1, self._slots + 1)}.values()
+        few = [tokens for tokens in (*(1 << bit for bit in range(8)), 129) if tokens <= len(self._hidden)]
+        shapes = [PagedShape(size, 0, None) for size in {*rows, *few} if size <= self._slots]
+        shapes += [PagedShape(tokens, 1, 1) for tokens in few] + [PagedShape(size, size, 1) for size in rows]
         device.settle()
         device.compute.run(self._draw_nothing)
         for shape in shapes:
