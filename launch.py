@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     address = run.address("clients") if launch.needs_no_address else launch.zmq
     family = Family()
     family.selector.register(stop, selectors.EVENT_READ)
-    served = False
+    served = broken = False
     try:
         start_all(family, launch, serve, engine, scheduling, text, timeline, run, address)
         served = wait_until_ready(family, stop, launch.start_timeout, tell)
@@ -210,10 +210,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     watch(family, stop, tell)
                 drain(family, serve, stop, tell)
     except StartError as error:
+        broken = True
         tell.failed(str(error))
         return error.code
     finally:
-        family.stop()
+        family.stop(broken=broken)
         run.remove()
         if stop.is_set and launch.prompt is None:
             tell("stopped", "every process has ended")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from client.errors import RequestRefusedError
 from protocol.codec import encode
-from protocol.errors import ProtocolError
+from protocol.errors import FieldError, ProtocolError
 from protocol.messages import BIAS_MAX, Generate
 
 Prompt = str | Sequence[int] | NDArray[Any]
@@ -31,7 +31,8 @@ class Settings(TypedDict, total=False):
     allowed_token_ids: no other tokens come. bad_words: strings of one token each, which do not.
     min_tokens: nothing ends the answer before it has so many.
     logprobs: with each token how likely it was, and so many of the likeliest in its place, at most 20.
-    seed: in [-2**63, 2**63); the same seed and prompt give the same tokens.
+    seed: in [-2**63, 2**63); the same seed and prompt give the same tokens. Of several answers each has a seed of its
+    own, made of this one and its index; the first has this one itself.
     stop: strings that end the answer, and are no part of it unless include_stop.
     stop_token_ids: tokens that end it. ignore_eos: the model's own end tokens do not.
     cache_salt: what is kept of the prompt for later ones serves those of the same salt alone.
@@ -71,8 +72,9 @@ def ask(
     *,
     stream: bool,
     settings: Settings,
+    n: int = 1,
 ) -> bytes:
-    """Return the frame of a request for one of `prompt` and `messages`; raises `RequestRefusedError`."""
+    """Return the frame of a request for `n` answers to one of `prompt` and `messages`; raises `RequestRefusedError`."""
     fields: dict[str, Any] = dict(settings)
     unknown = fields.keys() - Settings.__annotations__.keys()
     if unknown:
@@ -99,7 +101,9 @@ def ask(
     if messages is not None:
         fields["messages"] = tuple(dict(message) for message in messages)
     try:
-        return encode(Generate(request=request, stream=stream, **fields))
+        return encode(Generate(request=request, stream=stream, n=n, **fields))
+    except FieldError as error:
+        raise RequestRefusedError(f"{error.field}: {error.why}") from None
     except ProtocolError as error:
         raise RequestRefusedError(str(error)) from None
 

@@ -53,13 +53,21 @@ class AsyncClient:
         """Continue every prompt; answer i belongs to prompt i. If one fails, the others are aborted and it raises."""
         return await _all([self.generate(prompt, **settings) for prompt in prompts])
 
-    def stream(self, prompt: Prompt, **settings: Unpack[Settings]) -> TextStream:
-        """Continue a text or token ids, piece by piece."""
-        return self._stream(prompt, None, settings)
+    async def samples(self, prompt: Prompt, n: int, **settings: Unpack[Settings]) -> list[Completion]:
+        """Continue a text or token ids in `n` ways. If one fails, the others are aborted and it raises."""
+        return await self._all(prompt, None, settings, n)
 
-    def stream_chat(self, messages: Messages, **settings: Unpack[Settings]) -> TextStream:
-        """Answer a chat, piece by piece."""
-        return self._stream(None, tuple(messages), settings)
+    async def chat_samples(self, messages: Messages, n: int, **settings: Unpack[Settings]) -> list[Completion]:
+        """Answer a chat in `n` ways. If one fails, the others are aborted and it raises."""
+        return await self._all(None, tuple(messages), settings, n)
+
+    def stream(self, prompt: Prompt, *, n: int = 1, **settings: Unpack[Settings]) -> TextStream:
+        """Continue a text or token ids, in `n` ways at once, piece by piece."""
+        return self._stream(prompt, None, settings, n)
+
+    def stream_chat(self, messages: Messages, *, n: int = 1, **settings: Unpack[Settings]) -> TextStream:
+        """Answer a chat, in `n` ways at once, piece by piece."""
+        return self._stream(None, tuple(messages), settings, n)
 
     async def aclose(self) -> None:
         """Abort what is under way and let go of the server. A closed client can't be used again."""
@@ -69,17 +77,23 @@ class AsyncClient:
             await connection.close()
 
     def _stream(
-        self, prompt: Prompt | None, messages: Messages | None, settings: Settings, *, stream: bool = True
+        self, prompt: Prompt | None, messages: Messages | None, settings: Settings, n: int, *, stream: bool = True
     ) -> TextStream:
         return TextStream(
-            self._connected, lambda number: ask(number, prompt, messages, stream=stream, settings=settings)
+            self._connected, lambda number: ask(number, prompt, messages, stream=stream, settings=settings, n=n), n
         )
 
     async def _whole(self, prompt: Prompt | None, messages: Messages | None, settings: Settings) -> Completion:
-        async with self._stream(prompt, messages, settings, stream=False) as answer:
-            async for _ in answer:
+        (answer,) = await self._all(prompt, messages, settings, 1)
+        return answer
+
+    async def _all(
+        self, prompt: Prompt | None, messages: Messages | None, settings: Settings, n: int
+    ) -> list[Completion]:
+        async with self._stream(prompt, messages, settings, n, stream=False) as answers:
+            async for _ in answers:
                 pass
-            return answer.completion
+            return list(answers.completions)
 
     async def _connected(self) -> Connection:
         if self._closed:

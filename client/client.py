@@ -42,13 +42,21 @@ class Client:
         """Continue every prompt; answer i belongs to prompt i. If one fails, the others are aborted and it raises."""
         return self._thread.wait(self._client.generate_batch(prompts, **settings))
 
-    def stream(self, prompt: Prompt, **settings: Unpack[Settings]) -> BlockingStream:
-        """Continue a text or token ids, piece by piece."""
-        return BlockingStream(self, self._thread, self._client.stream(prompt, **settings))
+    def samples(self, prompt: Prompt, n: int, **settings: Unpack[Settings]) -> list[Completion]:
+        """Continue a text or token ids in `n` ways. If one fails, the others are aborted and it raises."""
+        return self._thread.wait(self._client.samples(prompt, n, **settings))
 
-    def stream_chat(self, messages: Messages, **settings: Unpack[Settings]) -> BlockingStream:
-        """Answer a chat, piece by piece."""
-        return BlockingStream(self, self._thread, self._client.stream_chat(messages, **settings))
+    def chat_samples(self, messages: Messages, n: int, **settings: Unpack[Settings]) -> list[Completion]:
+        """Answer a chat in `n` ways. If one fails, the others are aborted and it raises."""
+        return self._thread.wait(self._client.chat_samples(messages, n, **settings))
+
+    def stream(self, prompt: Prompt, *, n: int = 1, **settings: Unpack[Settings]) -> BlockingStream:
+        """Continue a text or token ids, in `n` ways at once, piece by piece."""
+        return BlockingStream(self, self._thread, self._client.stream(prompt, n=n, **settings))
+
+    def stream_chat(self, messages: Messages, *, n: int = 1, **settings: Unpack[Settings]) -> BlockingStream:
+        """Answer a chat, in `n` ways at once, piece by piece."""
+        return BlockingStream(self, self._thread, self._client.stream_chat(messages, n=n, **settings))
 
     def close(self) -> None:
         """Abort what is under way, let go of the server and end the thread."""
@@ -74,8 +82,13 @@ class BlockingStream:
 
     @property
     def completion(self) -> Completion:
-        """The whole answer, once the last piece has come."""
+        """The whole answer, once its last piece has come; of several the first."""
         return self._stream.completion
+
+    @property
+    def completions(self) -> tuple[Completion, ...]:
+        """All answers, once the last piece has come."""
+        return self._stream.completions
 
     def __iter__(self) -> Self:
         return self

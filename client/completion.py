@@ -37,11 +37,15 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The next piece of a streamed answer. Text may lag its tokens: half a character is held back, for one."""
+    """The next piece of a streamed answer. Text may lag its tokens: half a character is held back, for one.
+
+    Of several answers to one prompt it belongs to that of `index`.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None
+    index: int = 0
 
 
 def logprobs_of(chunk: Chunk) -> tuple[TokenLogprob, ...] | None:

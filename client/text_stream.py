@@ -1,14 +1,16 @@
-"""One answer as it is made."""
+"""The answers to one prompt as they are made."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from client.completion import Completion, Piece, TokenLogprob, logprobs_of
+from client.answer import Answer
+from client.completion import Completion, Piece
 from client.connection import Connection
 from client.errors import RequestFailedError, RequestRefusedError, ServerBusyError
 from protocol.messages import Chunk, Finish
@@ -18,28 +20,32 @@ class TextStream:
     """An async iterator of pieces. The request begins with the first one.
 
     Closed, left by `async with` or dropped before its end, it aborts the request. Afterwards `completion` has the
-    whole answer.
+    whole answer, and of several `completions` have all, each at its index.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], make_frame: Callable[[int], bytes]) -> None:
-        """Be ready to ask `make_frame(number)` of what `connect` gives."""
+    def __init__(
+        self, connect: Callable[[], Awaitable[Connection]], make_frame: Callable[[int], bytes], answers: int = 1
+    ) -> None:
+        """Be ready to ask `make_frame(number)` of what `connect` gives, for so many `answers`."""
         self._connect = connect
         self._make_frame = make_frame
         self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._number = 0
         self._over = False
-        self._text: list[str] = []
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprob] | None = None
-        self._completion: Completion | None = None
+        self._n = answers
+        self._left = answers  # those that have not ended
+        self._answers: defaultdict[int, Answer] = defaultdict(Answer)
 
     @property
     def completion(self) -> Completion:
-        """The whole answer, once the last piece has come."""
-        if self._completion is None:
-            raise RuntimeError("the answer is not complete")
-        return self._completion
+        """The whole answer, once its last piece has come; of several the first."""
+        return _whole(self._answers[0])
+
+    @property
+    def completions(self) -> tuple[Completion, ...]:
+        """All answers, once the last piece has come."""
+        return tuple(_whole(self._answers[index]) for index in range(self._n))
 
     def __aiter__(self) -> Self:
         return self
@@ -62,29 +68,17 @@ class TextStream:
         raise StopAsyncIteration
 
     def _take(self, chunk: Chunk) -> Piece:
-        piece = Piece(chunk.text, tuple(chunk.token_ids.tolist()), logprobs_of(chunk))
-        if piece.logprobs is not None:
-            self._logprobs = self._logprobs or []
-            self._logprobs += piece.logprobs
-        self._text.append(piece.text)
-        self._token_ids += piece.token_ids
-        if chunk.finish != Finish.RUNNING:
+        if chunk.finish in (Finish.REFUSED, Finish.BUSY):
             self._end(cancel=False)
-            if chunk.finish == Finish.REFUSED:
-                raise RequestRefusedError(chunk.error)
-            if chunk.finish == Finish.ERROR:
-                raise RequestFailedError(chunk.error)
-            if chunk.finish == Finish.BUSY:
-                raise ServerBusyError(chunk.error)
-            self._completion = Completion(
-                text="".join(self._text),
-                token_ids=tuple(self._token_ids),
-                finish_reason=Finish(chunk.finish).name.lower(),
-                prompt_tokens=chunk.prompt_tokens,
-                output_tokens=chunk.output_tokens,
-                cached_tokens=chunk.cached_tokens,
-                logprobs=None if self._logprobs is None else tuple(self._logprobs),
-            )
+            raise (RequestRefusedError if chunk.finish == Finish.REFUSED else ServerBusyError)(chunk.error)
+        if chunk.finish == Finish.ERROR:
+            self._end(cancel=self._left > 1)
+            raise RequestFailedError(chunk.error)
+        piece = self._answers[chunk.index].take(chunk)
+        if chunk.finish != Finish.RUNNING:
+            self._left -= 1
+            if not self._left:
+                self._end(cancel=False)
         return piece
 
     async def aclose(self) -> None:
@@ -111,3 +105,9 @@ class TextStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _whole(answer: Answer) -> Completion:
+    if answer.completion is None:
+        raise RuntimeError("the answer is not complete")
+    return answer.completion

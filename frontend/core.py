@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count
+from itertools import chain, count
+from math import inf
 
 from frontend.delta_rows import DeltaRow, rows_of
 from frontend.intake import Intake
+from frontend.model_text import ModelText
 from frontend.scheduler_link import SchedulerLink
 from frontend.stream import NO_TOKENS, Stream
+from frontend.tally import Tally
 from frontend.text_error import TextError
 from frontend.text_peer import TextPeer
-from frontend.token_pieces import TokenPieces
+from protocol.errors import FieldError, ProtocolError
 from protocol.identity import new_session
 from protocol.messages import (
     Attached,
@@ -25,9 +28,10 @@ from protocol.messages import (
     Message,
     Ping,
     Pong,
+    Totals,
     Unattached,
 )
-from protocol.sockets import HEARTBEAT_SECONDS, PULSE_SECONDS, SILENCE_SECONDS
+from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS, PULSE_SECONDS, SILENCE_SECONDS
 
 PATIENCE_SECONDS = 10.0
 """How long a request waits for any scheduler to be there before it ends with an error."""
@@ -35,12 +39,11 @@ PATIENCE_SECONDS = 10.0
 LOOK_AROUND_SECONDS = 0.25
 """How often silences and deadlines are looked at."""
 
-MOST_REASON_CHARACTERS = 2000
-"""A refusal's reason is cut there: a chat template may put whole messages into it."""
-
 FAILED = "the server failed at this request"
 
 SHUTTING_DOWN = "the server is shutting down"
+
+BROKEN_DOWN = "the server has broken down: one of its processes has died"
 
 _log = logging.getLogger("stepahead.frontend")
 
@@ -51,6 +54,9 @@ class FrontendCore:
     A request is placed at the attached scheduler with the fewest outstanding tokens and stays there. A scheduler that
     has forgotten us gets its requests again with the output so far; one that is silent loses them to another. Every
     request that was accepted ends exactly once, whoever dies.
+
+    Of several answers to one request each is a request of its own to a scheduler, and all are sent at once: it knows
+    which steps compute what of their prompt, and lets them wait for these, one behind the other in its queue.
     """
 
     def __init__(self, intake: Intake, schedulers: Iterable[str], now: float) -> None:
@@ -64,8 +70,10 @@ class FrontendCore:
         self.served: Attached | None = None  # what can be asked for, as the first scheduler said
         self.draining = False  # no new requests any more
         self.counters: Counter[str] = Counter()
+        self.tally = Tally()
         self._ids = count(1)
         self._unplaced: dict[Stream, float] = {}  # until when each waits for a scheduler
+        self._limited: set[Stream] = set()  # live ones that have a deadline
         self._next_look = now
 
     @property
@@ -74,9 +82,9 @@ class FrontendCore:
         return self.served is not None
 
     @property
-    def pieces(self) -> TokenPieces:
-        """What each token adds to a text."""
-        return self._intake.pieces
+    def text(self) -> ModelText:
+        """How the model's text is read and written."""
+        return self._intake.text
 
     @property
     def owed(self) -> int:
@@ -96,15 +104,19 @@ class FrontendCore:
             case Generate():
                 self._generate(identity, peer, message, now)
             case Cancel() if message.request in peer.requests:
-                self._end(peer.requests[message.request], Finish.ABORT, abort=True)
+                for stream in peer.requests[message.request]:
+                    self._end(stream, Finish.ABORT, abort=True)
             case Ping():
                 self._answer(identity, peer, Pong(peer.session, 0), now)
             case _:
                 pass  # a Pong has done its work by being heard; a Cancel may come too late; the rest is not for us
 
-    def refuse(self, identity: bytes, request: int, reason: str, now: float) -> None:
-        """Refuse a request whose message broke the protocol's rules."""
-        self._refuse(identity, self._peer(identity, now), request, TextError(reason), now)
+    def refuse(self, identity: bytes, request: int, error: ProtocolError, now: float) -> None:
+        """Refuse a request whose message broke the protocol's rules; a field is called as its client wrote it."""
+        reason = TextError(str(error))
+        if isinstance(error, FieldError):
+            reason = TextError(f"{error.field}: {error.why}", at_fault=error.field)
+        self._refuse(identity, self._peer(identity, now), request, reason, now)
 
     def answer(self, identity: bytes, message: Message, now: float) -> None:
         """Tell a client something that is about no request, if it is still there."""
@@ -120,7 +132,7 @@ class FrontendCore:
         """Forget a text client and end its requests."""
         self.speak_to.pop(identity, None)
         peer = self.peers.pop(identity, None)
-        for stream in () if peer is None else list(peer.requests.values()):
+        for stream in () if peer is None else chain(*peer.requests.values()):
             if stream.finish is Finish.RUNNING:
                 try:
                     stream.end(Finish.ABORT)
@@ -142,24 +154,26 @@ class FrontendCore:
                 raise TextError(f"{SHUTTING_DOWN} and takes no new requests")
             if ask.request in peer.requests:
                 raise TextError(f"request {ask.request} is still being served; a new request needs a new number")
-            stream = self._intake.accept(identity, ask, self.served, now)
+            streams = self._intake.accept(identity, ask, self.served, now)
         except TextError as error:
             self._refuse(identity, peer, ask.request, error, now)
             return
         except Exception:  # as in `_fail`, before there is a stream
             self._note_failure()
-            self._answer(identity, peer, Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0), now)
+            for index in range(ask.n):
+                chunk = Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0, index=index)
+                self._answer(identity, peer, chunk, now)
             return
         self.counters["accepted"] += 1
-        peer.requests[ask.request] = stream
-        self._place(stream, now)
+        self.tally.prompt_tokens += len(streams[0].submit.prompt)
+        peer.requests[ask.request] = streams
+        self._limited.update(stream for stream in streams if stream.deadline < inf)
+        for stream in streams:
+            self._place(stream, now)
 
     def _refuse(self, identity: bytes, peer: TextPeer, request: int, error: TextError, now: float) -> None:
         self.counters["refused"] += 1
-        reason = str(error)
-        if len(reason) > MOST_REASON_CHARACTERS:
-            reason = f"{reason[:MOST_REASON_CHARACTERS]} …"
-        chunk = Chunk(request, "", NO_TOKENS, Finish.REFUSED, reason, 0, 0, error.at_fault, error.code)
+        chunk = Chunk(request, "", NO_TOKENS, Finish.REFUSED, error.reason, 0, 0, error.at_fault, error.code)
         self._answer(identity, peer, chunk, now)
 
     def _answer(self, identity: bytes, peer: TextPeer, message: Message, now: float) -> None:
@@ -180,7 +194,7 @@ class FrontendCore:
             case Attached():
                 self._attached(link, message, now)
             case Deltas() if link.attached is not None and message.session == link.attached.session:
-                self._deltas(link, message)
+                self._deltas(link, message, now)
             case Deltas():
                 self.counters["stale_deltas"] += 1
             # Until Attached comes, what is heard answers to what was said before the Attach that is on its way.
@@ -192,6 +206,8 @@ class FrontendCore:
                 link.detach(now)
             case Pong():
                 link.worker_trouble = message.trouble
+            case Totals() if link.attached is not None and message.session == link.attached.session:
+                link.totals = message
             case Ping():
                 link.say(Pong(link.incarnation, 0))
             case _:
@@ -217,15 +233,15 @@ class FrontendCore:
             del self._unplaced[stream]
             self._place(stream, now)
 
-    def _deltas(self, link: SchedulerLink, deltas: Deltas) -> None:
+    def _deltas(self, link: SchedulerLink, deltas: Deltas, now: float) -> None:
         for row in rows_of(deltas):
             stream = link.streams.get(row.request)
             if stream is None:
                 self.counters["overshoot_tokens"] += len(row.tokens)
             else:
-                self._delta(link, stream, row)
+                self._delta(link, stream, row, now)
 
-    def _delta(self, link: SchedulerLink, stream: Stream, row: DeltaRow) -> None:
+    def _delta(self, link: SchedulerLink, stream: Stream, row: DeltaRow, now: float) -> None:
         known, running = len(stream.output), row.finish is Finish.RUNNING
         if row.offset > known:
             self.counters["gaps"] += 1
@@ -242,6 +258,7 @@ class FrontendCore:
         except Exception:
             self._fail(stream)
         used = len(stream.output) - known
+        self.tally.tokens(stream, used, now)
         if row.logprobs is not None:
             skipped = known - row.offset
             stream.push_logprobs(row.logprobs.part(skipped, skipped + used))
@@ -250,6 +267,9 @@ class FrontendCore:
             self.counters["overshoot_tokens"] += len(news) - used
             self._ended(stream, abort=running)
         elif not running:
+            if row.finish in (Finish.REFUSED, Finish.BUSY):
+                self.counters["refused" if row.finish is Finish.REFUSED else "turned_away"] += 1
+                self._refuse_whole(stream, row.finish)
             self._end(stream, row.finish, row.error, abort=False)
         elif news:
             self._has_news(stream)
@@ -270,11 +290,15 @@ class FrontendCore:
                 self.client_gone(identity)
             elif peer.requests and now - peer.spoke >= HEARTBEAT_SECONDS and not peer.answers_waiting:
                 self._answer(identity, peer, Ping(), now)  # to a peer that is gone it fails: how we learn of it
+        for stream in [stream for stream in self._limited if self._is_overdue(stream, now)]:
+            self._end(stream, Finish.TIMEOUT, abort=True)
         for stream, until in list(self._unplaced.items()):
-            if now >= stream.deadline:
-                self._end(stream, Finish.TIMEOUT, abort=False)
-            elif now >= until:
+            if now >= until:
                 self._end(stream, Finish.ERROR, "no scheduler is there to serve it", abort=False)
+
+    def _is_overdue(self, stream: Stream, now: float) -> bool:
+        """Whether a stream's time is up; a scheduler that has it ends it itself, unless it hangs."""
+        return now >= stream.deadline + (0.0 if stream in self._unplaced else LATE_SECONDS)
 
     def _watch_link(self, link: SchedulerLink, now: float) -> None:
         missing = now - (link.lost if link.attached is None else link.heard)
@@ -289,12 +313,12 @@ class FrontendCore:
         elif now - link.asked >= PULSE_SECONDS:
             link.ask(now)
 
-    def stop(self) -> None:
+    def stop(self, why: str = SHUTTING_DOWN) -> None:
         """End every request: this process is about to end."""
         self.draining = True
         for peer in self.peers.values():
-            for stream in list(peer.requests.values()):
-                self._end(stream, Finish.ERROR, SHUTTING_DOWN, abort=True)
+            for stream in chain(*peer.requests.values()):
+                self._end(stream, Finish.ERROR, why, abort=True)
 
     # ------------------------------------------------------------ streams
 
@@ -307,6 +331,13 @@ class FrontendCore:
 
     def _submit(self, link: SchedulerLink, stream: Stream, now: float) -> None:
         link.take(stream, stream.submission(next(self._ids), now))
+
+    def _refuse_whole(self, stream: Stream, finish: Finish) -> None:
+        """End the other answers to a request of which one can't be served, without a word: its refusal is theirs."""
+        for other in self.peers[stream.peer].speak_for_all(stream):
+            if other.finish is Finish.RUNNING:
+                other.finish = finish
+                self._let_go(other, abort=True)
 
     def _end(self, stream: Stream, finish: Finish, error: str = "", *, abort: bool) -> None:
         if stream.finish is Finish.RUNNING:
@@ -328,9 +359,11 @@ class FrontendCore:
     def _ended(self, stream: Stream, *, abort: bool) -> None:
         self._let_go(stream, abort=abort)
         self._has_news(stream)
-        self.counters[f"ended_{stream.finish.name.lower()}"] += 1
 
     def _let_go(self, stream: Stream, *, abort: bool) -> None:
+        """Be done with a stream that has ended: of nobody, and with `abort` of no scheduler either, any more."""
+        self._limited.discard(stream)
+        self.tally.end(stream)
         if self._unplaced.pop(stream, None) is not None:
             return
         link = next(link for link in self.links if link.streams.get(stream.request) is stream)
@@ -343,9 +376,11 @@ class FrontendCore:
     def check(self) -> None:
         """Assert what holds between any two events: each live request is in exactly one place."""
         placed = [stream for link in self.links for stream in link.streams.values()]
-        live = [s for peer in self.peers.values() for s in peer.requests.values() if s.finish is Finish.RUNNING]
+        owed = [s for peer in self.peers.values() for streams in peer.requests.values() for s in streams]
+        live = [stream for stream in owed if stream.finish is Finish.RUNNING]
         assert len(placed) + len(self._unplaced) == len(live), "a request is lost, or in two places"
         assert {*placed, *self._unplaced} == set(live)
+        assert self._limited == {stream for stream in live if stream.deadline < inf}, "a deadline is not watched"
         assert self.speak_to.keys() <= self.peers.keys(), "somebody unknown is spoken to"
         for link in self.links:
             link.check()

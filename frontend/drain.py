@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from frontend.callers import Callers
-from frontend.core import FrontendCore
+from frontend.core import BROKEN_DOWN, SHUTTING_DOWN, FrontendCore
 from protocol.lifeline import Lifeline
 from protocol.stop_signal import StopSignal
 
@@ -18,6 +18,8 @@ class Drain:
 
         serving ── signal ──► draining ── nothing runs ──► drained ── signal, or nobody who would send one ──► over
                                   └── another signal, or the time is up: all that runs ends with an error ──► over
+
+    Where another process has died nothing that runs can finish, so nobody waits for it.
 
     Whoever has a parent waits, drained, for its word: the others end first.
     """
@@ -47,8 +49,9 @@ class Drain:
                 self._lifeline.progress(
                     f"draining: {running} {'request is' if running == 1 else 'requests are'} running"
                 )
-        if self._over_at == inf and not self._drained and (now >= self._cut_at or self._stop.times > 1):
-            self._core.stop()
+        cut = now >= self._cut_at or self._stop.times > 1 or self._stop.broken
+        if self._over_at == inf and not self._drained and cut:
+            self._core.stop(BROKEN_DOWN if self._stop.broken else SHUTTING_DOWN)
             self._over_at = now + FAREWELL_SECONDS
         done = not self._core.owed and not self._callers
         if (done or now >= self._over_at) and not self._drained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -12,24 +13,21 @@ from numpy.typing import NDArray
 from checkpoint.sampling import SamplingDefaults
 from frontend.detokenizer import Detokenizer
 from frontend.model_text import ModelText
+from frontend.reading import read
+from frontend.seeds import sample_seed
 from frontend.stop_strings import MOST_CHARACTERS, StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TOO_LONG, TextError, require_unicode, shown
-from frontend.token_pieces import TokenPieces
 from protocol.fields import UINT64_MAX
 from protocol.messages import MOST_STOP_TOKENS, MOST_TOKEN_IDS, Attached, Generate, SpanKind, Submit
 from timeline.recorder import About, Recorder, nanoseconds
-
-MOST_CHARACTERS_A_TOKEN = 32
-"""A text with more of them for each token of the context is refused unread: only runs of blanks could fit."""
-
 
 PLAIN = SamplingDefaults()
 """What is sampled with where neither the request nor the model's makers say anything."""
 
 
 class Intake:
-    """Makes a `Stream` of a `Generate`, or says in the user's terms why that can't be."""
+    """Makes a `Stream` for each answer to a `Generate`, or says in the user's terms why that can't be."""
 
     def __init__(
         self,
@@ -48,12 +46,12 @@ class Intake:
         self._draw_seed = draw_seed
 
     @property
-    def pieces(self) -> TokenPieces:
-        """What each token adds to a text."""
-        return self._text.pieces
+    def text(self) -> ModelText:
+        """How the model's text is read and written."""
+        return self._text
 
-    def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> Stream:
-        """Return the stream of a request of `peer`, to be served as `served` describes; raises `TextError`."""
+    def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> list[Stream]:
+        """Return the streams of a request of `peer`, to be served as `served` describes; raises `TextError`."""
         stop_token_ids = NO_TOKENS if ask.stop_token_ids is None else ask.stop_token_ids
         if len(stop_token_ids) > MOST_STOP_TOKENS:
             raise TextError(
@@ -118,9 +116,21 @@ class Intake:
         ends = frozenset(stop_token_ids.tolist())
         if not ask.ignore_eos:
             ends |= frozenset(served.eos_token_ids.tolist())
-        detokenizer = Detokenizer(self._text.pieces, continues_text=ask.messages is None)
         deadline = now + ask.timeout if ask.timeout else inf
-        return Stream(peer, ask, submit, detokenizer, stops, ends, deadline)
+        return [
+            Stream(
+                peer,
+                ask,
+                replace(submit, seed=sample_seed(submit.seed, index)),
+                Detokenizer(self._text.pieces, continues_text=ask.messages is None),
+                stops.again(),
+                ends,
+                deadline,
+                index,
+                now,
+            )
+            for index in range(ask.n)
+        ]
 
     def _banned(self, words: tuple[str, ...]) -> NDArray[np.uint32] | None:
         """Return the tokens that `bad_words` are, at the beginning of a text and behind a blank; raises `TextError`."""
@@ -152,16 +162,7 @@ class Intake:
         else:
             assert ask.prompt is not None  # the message was checked: exactly one of the three is there
             text, add_special = ask.prompt, bool(ask.prompt)  # BOS alone is no prompt
-        most = min(self._text.longest_token, MOST_CHARACTERS_A_TOKEN) * max_model_len
-        if len(text) > most:
-            # Encoding this for seconds, only to refuse it, would keep everybody else waiting.
-            raise TextError(
-                f"the prompt has {len(text)} characters, at most {most} are read for a context of "
-                f"{max_model_len} tokens",
-                at_fault=_given(ask),
-                code=TOO_LONG,
-            )
-        return np.array(self._text.tokenizer.encode(text, add_special=add_special), "<u4")
+        return np.array(read(self._text, text, max_model_len, add_special=add_special, at_fault=_given(ask)), "<u4")
 
 
 def _given(ask: Generate) -> str:

@@ -44,6 +44,7 @@ from protocol.messages import (
     StartTimeline,
     StopTimeline,
     TimelineState,
+    Totals,
     Unattached,
 )
 from protocol.sockets import (
@@ -170,7 +171,7 @@ class FrontendProcess:
                 if frame is None:
                     break
                 try:
-                    message = decode(frame, Attached, Unattached, Pong, Ping, Deltas)
+                    message = decode(frame, Attached, Unattached, Pong, Ping, Deltas, Totals)
                 except ProtocolError as error:
                     self._dropped.add(error)
                 else:
@@ -198,7 +199,7 @@ class FrontendProcess:
             if request is None:
                 self._dropped.add(error)
             else:
-                self._core.refuse(received.peer, request, str(error), now)
+                self._core.refuse(received.peer, request, error, now)
         else:
             self._core.hear_client(received.peer, message, now)
             if isinstance(message, StartTimeline | StopTimeline | AskTimeline):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
 import numpy as np
 
 from frontend.stream import Stream
 from protocol.identity import new_session
-from protocol.messages import Abort, Attach, Attached, Message, Ping, Submit
-from protocol.sockets import LATE_SECONDS
+from protocol.messages import Abort, AskTotals, Attach, Attached, Message, Ping, Submit, Totals
+from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS
 
 
 class SchedulerLink:
@@ -32,6 +33,8 @@ class SchedulerLink:
         self.streams: dict[int, Stream] = {}
         self.outstanding = 0  # tokens that may still have to be worked on, of all its streams
         self.worker_trouble = ""  # what its last Pong said
+        self.totals: Totals | None = None  # what it has counted, as it has said last
+        self._asked_totals = -inf  # when it was asked that
         self._outbox: deque[Message] = deque()
         self._ended: list[int] = []
 
@@ -43,6 +46,7 @@ class SchedulerLink:
         """Take it that the scheduler has forgotten us: nothing said before counts any more."""
         self.attached = None
         self.worker_trouble = ""
+        self.totals = None
         self.lost = now
         self.incarnation = new_session()
         self._outbox.clear()
@@ -55,12 +59,15 @@ class SchedulerLink:
         self._waits_since = None
 
     def ask(self, now: float) -> None:
-        """Ask how it is, once if it does not take what is said."""
+        """Ask how it is, and each second what it has counted; once if it does not take what is said."""
         self.asked = now
         if self._waits_since is None:
             self._waits_since = now
         if Ping() not in self._outbox:
             self._outbox.append(Ping())
+        if now - self._asked_totals >= HEARTBEAT_SECONDS and AskTotals() not in self._outbox:
+            self._asked_totals = now
+            self._outbox.append(AskTotals())
 
     def trouble(self, now: float) -> str:
         """Return in words why it serves nobody; nothing if it does."""

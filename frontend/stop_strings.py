@@ -1,7 +1,10 @@
 """Stop strings: end a stream where one of them appears, and let no piece of it out before."""
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Sequence
+from copy import copy
 
 from frontend.text_error import TextError, require_unicode
 
@@ -37,6 +40,13 @@ class StopStrings:
         self._borders = [_borders(stop) for stop in self._stops]
         self._depths = [0] * len(self._stops)  # how much of each stop string the text ends with
         self.matched: str | None = None  # the stop string that ended the stream
+
+    def again(self) -> StopStrings:
+        """Return one that watches another stream for the same: what was built for them is shared."""
+        other = copy(self)
+        other._depths = [0] * len(self._stops)
+        other.matched = None
+        return other
 
     def push(self, text: str) -> tuple[str, bool]:
         """Take the next piece; return the text that is safe to deliver, and whether the stream has ended.
@@ -94,7 +104,7 @@ class StopStrings:
         return depth, at
 
 
-def _borders(stop: str) -> "array[int]":
+def _borders(stop: str) -> array[int]:
     """For each prefix of `stop`, the length of its longest proper prefix that is also its end (Knuth-Morris-Pratt)."""
     borders = array("I", [0]) * len(stop)
     depth = 0

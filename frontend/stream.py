@@ -1,4 +1,4 @@
-"""One request of a text client, from its acceptance to its end."""
+"""One answer to a request of a text client, from its acceptance to its end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from frontend.detokenizer import Detokenizer
 from frontend.stop_strings import StopStrings
 from protocol.logprobs import NOTHING, Logprobs, joined
-from protocol.messages import Chunk, Finish, Generate, Submit
+from protocol.messages import TIMEOUT_MIN, Chunk, Finish, Generate, Submit
 
 NO_TOKENS = np.zeros(0, "<u4")
 
 
 class Stream:
-    """The tokens of one request, the text they made, and how much of both its client has been given.
+    """The tokens of one answer, the text they made, and how much of both its client has been given.
 
         output   t0 t1 t2 t3 t4 t5 │ END        END is one of the model's end tokens or of the request's own: no text
                  └─ given ─┘└ new ┘
@@ -36,12 +36,20 @@ class Stream:
         stops: StopStrings,
         end_tokens: frozenset[int],
         deadline: float,
+        index: int = 0,
+        now: float = 0.0,
     ) -> None:
-        """Begin; `submit` is what every submission of it has in common, `deadline` is inf for none."""
+        """Begin; `submit` is what every submission of it has in common, `deadline` is inf for none.
+
+        It is answer `index` of those that were asked for `now`.
+        """
         self.peer = peer
         self.label = ask.request
+        self.index = index
         self.submit = submit
         self.deadline = deadline
+        self.arrived = now
+        self.newest = now  # when its last token came, if one has
         self.request = 0  # its id at the scheduler that has it now; a new one with every submission
         self.output: list[int] = []
         self.cached_tokens = 0  # of the prompt, as the scheduler that began it says
@@ -69,7 +77,7 @@ class Stream:
         again, self.request = self.request > 0, request
         output = np.array(self.output, "<u4")
         # 0 would mean no limit, and what is past its deadline is ended by the caller.
-        timeout = max(self.deadline - now, 1e-3) if self.deadline < np.inf else 0.0
+        timeout = max(self.deadline - now, TIMEOUT_MIN) if self.deadline < np.inf else 0.0
         return replace(self.submit, request=request, output=output, timeout=timeout, again=again)
 
     def push(self, tokens: Sequence[int]) -> None:
@@ -128,6 +136,7 @@ class Stream:
             listed=None if logprobs is None else logprobs.count,
             listed_token=None if logprobs is None else logprobs.token,
             logprob=None if logprobs is None else logprobs.logprob,
+            index=self.index,
         )
 
     def given(self) -> None:

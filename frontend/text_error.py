@@ -11,6 +11,9 @@ MOST_SHOWN = 60
 TOO_LONG = "context_length_exceeded"
 """OpenAI's code for a prompt that leaves no room for an answer: who sees it may try again with less."""
 
+MOST_REASON_CHARACTERS = 2000
+"""What is said to be wrong is cut there: a chat template may put whole messages into it."""
+
 _JSON = json.JSONEncoder(ensure_ascii=False, default=repr)
 
 
@@ -22,6 +25,12 @@ class TextError(ValueError):
         super().__init__(text)
         self.at_fault = at_fault
         self.code = code
+
+    @property
+    def reason(self) -> str:
+        """The words, of which there are not too many."""
+        text = str(self)
+        return text if len(text) <= MOST_REASON_CHARACTERS else f"{text[:MOST_REASON_CHARACTERS]} …"
 
 
 def require_unicode(text: str, what: str, *, at_fault: str = "") -> None:

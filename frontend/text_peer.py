@@ -20,7 +20,7 @@ MOST_ANSWERS_WAITING = 100_000
 class TextPeer:
     """A connection with its live requests and what it still has to be sent.
 
-    What waits for a slow reader is one `Stream` per request, which gathers its text in one piece; nothing is queued
+    What waits for a slow reader is one `Stream` per answer, which gathers its text in one piece; nothing is queued
     token by token. `session` names what the frontend remembers of this peer: once it was forgotten, Pong shows another.
     """
 
@@ -30,10 +30,10 @@ class TextPeer:
         self.local = local
         self.heard = now
         self.spoke = now
-        self.requests: dict[int, Stream] = {}
+        self.requests: dict[int, list[Stream]] = {}  # the answers to each whose end it has not been told
         self.took = now  # since when it has taken nothing, if something waits for it
         self._answers: deque[Message] = deque()  # to its pings and its mistakes
-        self._news: dict[int, Stream] = {}  # which requests have something new; a dict for its order
+        self._news: dict[Stream, None] = {}  # which answers have something new; a dict for its order
 
     @property
     def answers_waiting(self) -> int:
@@ -52,19 +52,27 @@ class TextPeer:
         self._answers.append(message)
 
     def has_news(self, stream: Stream) -> None:
-        """Note that one of its requests has something new."""
-        self._news[stream.label] = stream
+        """Note that one of its answers has something new."""
+        self._news[stream] = None
+
+    def speak_for_all(self, stream: Stream) -> list[Stream]:
+        """Take it that an answer's end is that of its request; return the others, of which nothing more is told."""
+        others = [other for other in self.requests[stream.label] if other is not stream]
+        self.requests[stream.label] = [stream]
+        for other in others:
+            self._news.pop(other, None)
+        return others
 
     def peek(self) -> Message | None:
         """Return what it is to be sent next, or None. `sent` takes it off."""
         if self._answers:
             return self._answers[0]
         while self._news:
-            label, stream = next(iter(self._news.items()))
+            stream = next(iter(self._news))
             chunk = stream.chunk()
             if chunk is not None:
                 return chunk
-            del self._news[label]
+            del self._news[stream]
         return None
 
     def sent(self, message: Message, now: float) -> None:
@@ -74,8 +82,11 @@ class TextPeer:
             self._answers.popleft()
             return
         assert isinstance(message, Chunk)
-        del self._news[message.request]
-        stream = self.requests[message.request]
+        stream = next(iter(self._news))
+        del self._news[stream]
         stream.given()
         if message.finish:
-            del self.requests[message.request]
+            answers = self.requests[message.request]
+            answers.remove(stream)
+            if not answers:
+                del self.requests[message.request]

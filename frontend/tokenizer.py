@@ -1,4 +1,6 @@
-"""Text to token ids."""
+"""Text to token ids, and back."""
+
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
 
@@ -6,7 +8,7 @@ from frontend.text_error import TextError, require_unicode
 
 
 class TextTokenizer:
-    """Encodes the texts of requests as transformers does by default.
+    """Encodes the texts of requests as transformers does by default, and decodes whole ones.
 
     The name of a special token inside a text ("<|im_end|>") becomes that token, in prompts and in chat messages
     alike: users of completion endpoints write templates by hand. Who serves untrusted text inside a template
@@ -31,3 +33,11 @@ class TextTokenizer:
             raise
         except BaseException as error:  # a panic inside of the library is no Exception; neither may end the server
             raise TextError(f"the model's tokenizer cannot read this text: {error}") from error
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids below 2**32, special tokens by their names; ids that it does not know add nothing."""
+        return self.tokenizer.decode(ids, skip_special_tokens=False)
+
+    def names(self, ids: Iterable[int]) -> list[str | None]:
+        """Return what each token is called in the vocabulary, None for ids that are not in it."""
+        return [self.tokenizer.id_to_token(token) for token in ids]

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import msgpack
 
-from protocol.errors import ProtocolError
+from protocol.errors import FieldError, ProtocolError
 from protocol.fields import UINT64_MAX, Document, Kind, Many, Maybe
 from protocol.messages import Generate, Message
 
@@ -99,7 +99,8 @@ class _Items:
 def encode(message: Message) -> bytes:
     """Return the frame of a message.
 
-    Raises `ProtocolError` if a field holds what its declaration does not allow, or the frame would be too large.
+    Raises `FieldError` if a field holds what its declaration does not allow, `ProtocolError` if fields do not fit
+    together, or the frame would be too large.
     """
     name = type(message).__name__
     layout = _LAYOUTS[name]
@@ -112,7 +113,7 @@ def encode(message: Message) -> bytes:
             if value is not None or field not in layout.silent:
                 wire[field] = pack(value)
     except ProtocolError as error:
-        raise ProtocolError(f"{name}.{field}: {error}") from None
+        raise FieldError(name, field, str(error)) from None
     if layout.check is not None:
         layout.check(message)
     try:
@@ -128,7 +129,7 @@ def decode(frame: bytes, *expected: type[Message]) -> Message:
     """Return the message in a frame, checked; with `expected`, only one of those types.
 
     Raises `ProtocolError` for whatever is not exactly a message: broken MessagePack, an unknown type, a missing or
-    unknown field, a wrong type, dtype, length or range, a frame over `MAX_FRAME_BYTES`.
+    unknown field, a frame over `MAX_FRAME_BYTES`; `FieldError` for a wrong type, dtype, length or range.
     """
     if len(frame) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES} are allowed")
@@ -159,7 +160,7 @@ def decode(frame: bytes, *expected: type[Message]) -> Message:
             if field in wire:
                 values[field] = unpack(wire[field])
     except ProtocolError as error:
-        raise ProtocolError(f"{name}.{field}: {error}") from None
+        raise FieldError(name, field, str(error)) from None
     if len(values) != len(wire):
         unknown = sorted(map(repr, wire.keys() - values.keys()))
         raise ProtocolError(f"{name} has unknown fields {', '.join(unknown):.200}")

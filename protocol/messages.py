@@ -27,6 +27,8 @@ TEMPERATURE_MAX = 1e6
 REPETITION_MIN, REPETITION_MAX = 0.01, 100.0
 PENALTY_MAX = 2.0  # of presence and frequency, either way
 BIAS_MAX = 100.0  # either way
+TIMEOUT_MIN, TIMEOUT_MAX = 0.001, 1e9  # seconds
+MOST_SAMPLES = 128  # answers to one prompt; OpenAI's limit
 MOST_STOPS = 64
 MOST_MESSAGES = 2**12  # of a chat
 MOST_SALT = 256  # characters
@@ -58,7 +60,7 @@ LogprobColumn = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", LOWEST
 WantedLogprobs = Annotated[int | None, Maybe(Integer(0, MOST_LOGPROBS))]  # of so many tokens beside the one that came
 Biases = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", -BIAS_MAX, BIAS_MAX))]
 Seed = Annotated[int, Integer(0, UINT64_MAX)]
-Seconds = Annotated[float, Real(0.0, 1e9)]
+Seconds = Annotated[float, Real(0.0, TIMEOUT_MAX)]
 Priority = Annotated[int, Integer(PRIORITY_MIN, PRIORITY_MAX)]  # lower ones first
 
 
@@ -448,6 +450,34 @@ class Deltas:
         return _logprobs(self.listed, self.listed_token, self.logprob)
 
 
+@dataclass(frozen=True, slots=True)
+class AskTotals:
+    """Client to scheduler: how much is there to do, and what have you counted?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Scheduler to client: the answer, over all of its workers. Below `blocks` is what has happened since its start.
+
+    `busy` are the seconds that devices have computed, as far as their workers have told.
+    """
+
+    session: Session
+    running: Count
+    waiting: Count
+    blocks_used: Count
+    blocks: Count
+    steps: Annotated[int, Integer()]
+    rows: Annotated[int, Integer()]
+    wasted_rows: Annotated[int, Integer()]
+    failed_steps: Annotated[int, Integer()]
+    stale_results: Annotated[int, Integer()]
+    preemptions: Annotated[int, Integer()]
+    prefill_tokens: Annotated[int, Integer()]
+    cached_tokens: Annotated[int, Integer()]
+    busy: Annotated[float, Real(0.0, 1e12)]
+
+
 # ---------------------------------------------------------------- text client and frontend
 
 
@@ -455,7 +485,8 @@ class Deltas:
 class Generate:
     """Text client to frontend: continue exactly one of prompt, messages (a chat) and token_ids.
 
-    None leaves a setting to the server. With `stream`, text comes as it is made, else in one piece.
+    None leaves a setting to the server. With `stream`, text comes as it is made, else in one piece. `n` answers are
+    sampled, each from a seed of its own, which is made of `seed` and the answer's index.
     """
 
     request: RequestId
@@ -463,6 +494,7 @@ class Generate:
     messages: Annotated[tuple[dict[str, Any], ...] | None, Maybe(Many(Document(), MOST_MESSAGES))] = None
     token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
     stream: Annotated[bool, Flag()] = False
+    n: Annotated[int, Integer(1, MOST_SAMPLES)] = 1
     max_tokens: Annotated[int | None, Maybe(Integer(1, COUNT_MAX))] = None
     temperature: Annotated[float | None, Maybe(Real(0.0, TEMPERATURE_MAX))] = None
     top_k: Annotated[int | None, Maybe(Integer(0, COUNT_MAX))] = None
@@ -473,7 +505,7 @@ class Generate:
     stop: Annotated[tuple[str, ...], Many(Text(2**14), MOST_STOPS)] = ()
     stop_token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
     include_stop: Annotated[bool, Flag()] = False
-    timeout: Annotated[float | None, Maybe(Real(0.0, 1e9))] = None
+    timeout: Annotated[float | None, Maybe(Real(0.0, TIMEOUT_MAX))] = None
     repetition_penalty: Annotated[float | None, Maybe(Real(REPETITION_MIN, REPETITION_MAX))] = None
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
@@ -503,11 +535,11 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Frontend to text client: the next piece of a request's text. `finish` other than RUNNING: it is the last.
+    """Frontend to text client: the next piece of answer `index` to a request. `finish` but RUNNING: it is its last.
 
-    `error` is empty unless the request ended with ERROR, REFUSED or BUSY. Token counts are those up to this chunk. If
-    it was REFUSED, `at_fault` names the field of `Generate` that was wrong, `code` is OpenAI's word for what was, or
-    nothing.
+    `error` is empty unless the answer ended with ERROR, REFUSED or BUSY. Token counts are those up to this chunk. If it
+    was REFUSED or BUSY, so is the request, and no other answer to it comes. Of what was REFUSED `at_fault` names the
+    field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing.
     """
 
     request: RequestId
@@ -523,6 +555,7 @@ class Chunk:
     listed: Listed = None  # one for each of `token_ids`: how many it has of the next two, as in Result
     listed_token: SomeU4 = None
     logprob: LogprobColumn = None
+    index: Annotated[int, Integer(0, MOST_SAMPLES - 1)] = 0
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
@@ -710,7 +743,7 @@ class View:
 
 Message = (
     Ping | Pong | Open | Opened | Refused | Plan | Result | Failed | Close
-    | Attach | Attached | Unattached | Submit | Abort | Deltas | Generate | Cancel | Chunk
+    | Attach | Attached | Unattached | Submit | Abort | Deltas | AskTotals | Totals | Generate | Cancel | Chunk
     | Joined | Record | ClockAsk | ClockTold | Spans | Load
     | StartTimeline | StopTimeline | AskTimeline | TimelineState | Watch | View
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from math import inf
 
-from protocol.messages import Deltas, Failed, Finish, Load, Opened, Plan, Result, Submit
+from protocol.messages import Deltas, Failed, Finish, Load, Opened, Plan, Result, Submit, Totals
 from scheduler_proc.core import Scheduler
 from scheduler_proc.counters import Counters
 from scheduler_proc.policy import FIRST_COME, Policy
@@ -171,6 +171,26 @@ class Fleet:
             blocks_used=blocks - sum(scheduler.free_blocks for scheduler in schedulers),
             blocks=blocks,
             settled_tokens=sum(scheduler.counters.settled_tokens for scheduler in schedulers),
+        )
+
+    def totals(self, busy: float) -> Totals:
+        """Return how much there is to do and what was counted; `busy` are the seconds that devices have computed."""
+        load, all_counters = self.load(0), [scheduler.counters for scheduler in self._schedulers.values()]
+        return Totals(
+            session=self._session,
+            running=load.running,
+            waiting=load.waiting,
+            blocks_used=load.blocks_used,
+            blocks=load.blocks,
+            steps=sum(counters.steps for counters in all_counters),
+            rows=sum(counters.rows for counters in all_counters),
+            wasted_rows=sum(counters.wasted_rows for counters in all_counters),
+            failed_steps=sum(counters.failed_steps for counters in all_counters),
+            stale_results=sum(counters.dropped_answers for counters in all_counters),
+            preemptions=sum(counters.preemptions for counters in all_counters),
+            prefill_tokens=sum(counters.prefill_tokens for counters in all_counters),
+            cached_tokens=sum(counters.cached_tokens for counters in all_counters),
+            busy=busy,
         )
 
     def check(self) -> None:

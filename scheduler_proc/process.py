@@ -16,7 +16,7 @@ from protocol.endpoints import clear_away
 from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.lifeline import Lifeline
-from protocol.messages import Abort, Attach, Failed, Joined, Opened, Ping, Pong, Result, SpanKind, Submit
+from protocol.messages import Abort, AskTotals, Attach, Failed, Joined, Opened, Ping, Pong, Result, SpanKind, Submit
 from protocol.sockets import (
     LONGEST_TURN_SECONDS,
     PULSE_SECONDS,
@@ -209,7 +209,7 @@ class SchedulerProcess:
 
     def _hear_client(self, received: Received, now: float) -> None:
         peer = received.peer
-        message = decode(received.frame, Attach, Submit, Abort, Ping, Pong)
+        message = decode(received.frame, Attach, Submit, Abort, Ping, Pong, AskTotals)
         if isinstance(message, Attach):
             replaced = self._clients.attach(peer, message, self._fleet.opened, now)
             if replaced is not None:
@@ -225,6 +225,10 @@ class SchedulerProcess:
                 self._fleet.abort(client.number, request, now)
         elif isinstance(message, Ping):
             self._clients.say(peer, Pong(self._session, 0, trouble=self._trouble(now)))
+        elif isinstance(message, AskTotals):
+            self._clients.say(peer, self._fleet.totals(sum(link.busy for link in self._links)))
+            for link in self._links:
+                link.ask_busy()  # for the next time
 
     def _trouble(self, now: float) -> str:
         troubles = [link.trouble(now, self._step_timeout) for link in self._links]

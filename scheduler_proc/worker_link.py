@@ -36,6 +36,8 @@ class WorkerLink:
         self.address = address
         self.opened: Opened | None = None
         self.refusal = ""  # why the worker said no, the last time it did
+        self._busy = 0.0  # what the worker's device has computed in this session, in seconds
+        self._busy_before = 0.0  # and in those before it
         self._credit = credit
         self._missed = False  # it was lost before
         self._nonce = 0
@@ -55,6 +57,7 @@ class WorkerLink:
                 self.opened = message
                 self.refusal = ""
                 self._unanswered = 0
+                self._busy_before, self._busy = self.busy, 0.0
                 if self._missed:
                     _log.info("the worker at %s is there again", self.address)
                     self._missed = False
@@ -69,6 +72,8 @@ class WorkerLink:
             elif isinstance(message, Result | Failed):
                 self._unanswered -= 1
                 self._waits_since = now
+            elif isinstance(message, Pong) and message.session == self.opened.session:
+                self._busy = message.busy
             self._heard = now
             self._asked = None
             return message
@@ -81,6 +86,16 @@ class WorkerLink:
             self._waits_since = now
         self._unanswered += 1
         return send(self.socket, plan)
+
+    @property
+    def busy(self) -> float:
+        """How many seconds the worker's device has computed for us, as it has said last."""
+        return self._busy_before + self._busy
+
+    def ask_busy(self) -> None:
+        """Ask for that anew: one that computes is not asked for signs of life, which say it, too."""
+        if self.opened is not None:
+            send(self.socket, Ping())
 
     def beat(self, now: float) -> bool:
         """Keep the conversation going; False if the session is over because nothing was heard."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.lifeline import DRAINED, FAILED, PROGRESS, READY, SHARE, ChildPipes
+from protocol.stop_signal import BROKEN
 from stepahead.progress import Progress
 
 GRACE_SECONDS = 2.5
@@ -21,7 +22,7 @@ ORDERLY_SECONDS = 2.0
 """How long children may take that are to end one after the other, all of them together."""
 
 INSIST_SECONDS = 0.1
-"""How often SIGTERM is repeated: at the second, a frontend no longer waits for what runs."""
+"""How often the signal is repeated: at the second, a frontend no longer waits for what runs."""
 
 LONGEST_WAIT_SECONDS = 3600.0
 """How long is listened at a time: times that a user may set can be longer than the system knows."""
@@ -50,10 +51,10 @@ class Child:
     failure: str = ""
     unread: bytes = b""
 
-    def ask_to_end(self) -> None:
-        """Send SIGTERM, and SIGCONT: one that was stopped would not hear of it."""
+    def ask_to_end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Send SIGTERM or `how`, and SIGCONT: one that was stopped would not hear of it."""
         self.answered = False
-        self.process.terminate()
+        self.process.send_signal(how)
         self.process.send_signal(signal.SIGCONT)
 
     def how_it_ended(self) -> str:
@@ -141,13 +142,13 @@ class Family:
             child.ask_to_end()
             child.ended(deadline - time.monotonic())
 
-    def stop(self) -> None:
-        """End all children: ask, wait a little, insist."""
+    def stop(self, *, broken: bool = False) -> None:
+        """End all children: ask, wait a little, insist. With `broken` they may tell others that one has died."""
         deadline = time.monotonic() + GRACE_SECONDS
         left = list(self.children)
         while left and time.monotonic() < deadline:
             for child in left:
-                child.ask_to_end()
+                child.ask_to_end(BROKEN if broken else signal.SIGTERM)
             left[0].ended(INSIST_SECONDS)
             left = [child for child in left if not child.ended(0.0)]
         for child in self.children:

@@ -17,6 +17,7 @@ from protocol.logprobs import Logprobs
 from protocol.messages import (
     EXPLAINED,
     Abort,
+    AskTotals,
     Attach,
     Attached,
     Deltas,
@@ -159,14 +160,14 @@ class StubScheduler:
                     self._closing.wait(0.05)
                     continue
                 while (received := receive_from_peer(self._router)) is not None:
-                    self._hear(received.peer, decode(received.frame, Attach, Submit, Abort, Ping, Pong))
+                    self._hear(received.peer, decode(received.frame, Attach, Submit, Abort, Ping, Pong, AskTotals))
                 if self._allowance > 0 and self._running:
                     self._allowance -= 1
                     for running in list(self._running.values()):
                         self._step(running)
 
     def _hear(self, peer: bytes, message: Message) -> None:
-        if not isinstance(message, Ping):
+        if not isinstance(message, Ping | AskTotals):
             self.heard.put(message)
         if isinstance(message, Attach):
             if self._known.get(peer) != message.incarnation:

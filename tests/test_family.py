@@ -11,7 +11,7 @@ import pytest
 
 from frontend.config import ServeConfig
 from launch import drain, wait_until_ready
-from protocol.stop_signal import StopSignal
+from protocol.stop_signal import BROKEN, StopSignal
 from stepahead.family import Family
 from stepahead.progress import Progress
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def stop() -> Iterator[StopSignal]:
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    numbers = (signal.SIGTERM, BROKEN, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     yield StopSignal()
     for number, handler in before.items():

@@ -10,15 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.core import MOST_REASON_CHARACTERS, PATIENCE_SECONDS
-from frontend.intake import MOST_CHARACTERS_A_TOKEN
+from frontend.core import PATIENCE_SECONDS
+from frontend.reading import MOST_CHARACTERS_A_TOKEN
+from frontend.seeds import sample_seed
+from frontend.text_error import MOST_REASON_CHARACTERS
 from frontend.text_peer import MANY_ANSWERS_WAITING, MOST_ANSWERS_WAITING, READING_SECONDS
 from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock
+from protocol.errors import ProtocolError
 from protocol.messages import (
     MOST_STOP_TOKENS,
     MOST_TOKEN_IDS,
     Abort,
+    AskTotals,
     Attach,
     Cancel,
     Finish,
@@ -678,6 +682,23 @@ def test_a_request_whose_time_is_up_while_no_scheduler_is_there_ends_so() -> Non
     assert it.chunks()[0].finish == Finish.TIMEOUT
 
 
+def test_a_request_whose_time_is_up_ends_even_if_its_scheduler_hangs() -> None:
+    it = driver()
+    it.generate(1, timeout=3.0)
+    it.generate(2)
+    (submit, other) = it.submitted()
+    it.tokens(submit, 0, [ABC])
+    it.wait(3.0 + LATE_SECONDS - 0.25, peers=[ME])
+    assert [chunk.finish for chunk in it.chunks()] == [Finish.RUNNING], "the scheduler's word comes first"
+    it.wait(0.5, peers=[ME])
+    assert [(chunk.request, chunk.finish) for chunk in it.chunks()] == [(1, Finish.TIMEOUT)]
+    (abort,) = only(it.said_to_scheduler(), Abort)
+    assert abort.request.tolist() == [submit.request]
+    it.tokens(submit, 1, [], Finish.TIMEOUT)
+    it.tokens(other, 0, [ABC], Finish.LENGTH)
+    assert [chunk.request for chunk in it.chunks()] == [2]
+
+
 def test_a_resumed_request_has_only_the_rest_of_its_time() -> None:
     it = driver()
     it.generate(1, timeout=8.0)
@@ -713,7 +734,7 @@ def test_a_scheduler_to_which_nothing_was_said_for_a_second_gets_a_ping() -> Non
     it.wait(HEARTBEAT_SECONDS / 2, alive=[0])
     it.said_to_scheduler()
     it.wait(HEARTBEAT_SECONDS * 1.5, alive=[])
-    assert it.said_to_scheduler() == [Ping()]
+    assert it.said_to_scheduler() == [Ping(), AskTotals()]
 
 
 # ---------------------------------------------------------------- clients come and go
@@ -877,7 +898,7 @@ def test_what_a_slow_client_does_not_take_is_kept_in_one_piece_and_delays_nobody
 def refused(it: Driver, times: int) -> None:
     """Let a client be refused so many times, whether it reads or not."""
     for request in range(1, times + 1):
-        it.core.refuse(ME, request, "no", it.now)
+        it.core.refuse(ME, request, ProtocolError("no"), it.now)
     it.core.check()
 
 
@@ -996,8 +1017,8 @@ def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list
     it = driver(schedulers=2, max_model_len=64)
     stops = {0: (), 1: ("GHI",), 2: ("XX", "JKLA"), 3: (), 4: ("?",), 5: ()}
     serving: dict[tuple[int, int], tuple[Submit, int]] = {}
-    received: dict[int, str] = {}
-    ended: dict[int, Finish] = {}
+    received: dict[tuple[int, int], str] = {}
+    ended: dict[tuple[int, int], Finish] = {}
     asked: dict[int, int] = {}
 
     def look() -> None:
@@ -1013,10 +1034,11 @@ def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list
                         del serving[key]
                     it.attach(index)
         for chunk in it.chunks():
-            assert chunk.request not in ended, "it had ended"
-            received[chunk.request] = received.get(chunk.request, "") + chunk.text
+            answer = chunk.request, chunk.index
+            assert answer not in ended, "it had ended"
+            received[answer] = received.get(answer, "") + chunk.text
             if chunk.finish:
-                ended[chunk.request] = Finish(chunk.finish)
+                ended[answer] = Finish(chunk.finish)
 
     def step(which: int, most: int) -> None:
         if serving:
@@ -1041,7 +1063,7 @@ def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list
     for event, which in events:
         if event < 3:
             asked[len(asked)] = which
-            it.generate(len(asked) - 1, seed=len(asked) - 1, stop=stops[which], stream=which != 3)
+            it.generate(len(asked) - 1, seed=len(asked) - 1, stop=stops[which], stream=which != 3, n=1 + which // 3)
             look()
         elif event < 8:
             step(which, event - 2)
@@ -1050,20 +1072,21 @@ def test_every_request_ends_once_with_its_own_text_whatever_happens(events: list
         else:
             it.client(Cancel(which))
             look()
-    for _ in range(20 * len(asked)):
+            assert all((which, index) in ended for index in range(1 + asked[which] // 3 if which in asked else 0))
+    for _ in range(40 * len(asked)):
         step(0, 3)
 
     assert not serving
-    assert ended.keys() == asked.keys()
+    assert ended.keys() == {(request, index) for request, which in asked.items() for index in range(1 + which // 3)}
     pieces = dict(zip(range(ABC, JKL + 1), (w.replace("Ġ", " ") for w in WORDS), strict=True))
-    for request, which in asked.items():
-        submit_like = next_submit(request)
+    for (request, index), finish in ended.items():
+        submit_like = next_submit(sample_seed(request, index))
         whole = "".join(pieces[token] for token in script(submit_like) if token != EOS)
-        right = expected(request, stops[which], whole)
-        if ended[request] is Finish.ABORT:
-            assert right.startswith(received[request]) or whole.startswith(received[request])
+        right = expected(request, stops[asked[request]], whole)
+        if finish is Finish.ABORT:
+            assert right.startswith(received[request, index]) or whole.startswith(received[request, index])
         else:
-            assert received[request] == right
+            assert received[request, index] == right
 
 
 def next_submit(seed: int) -> Submit:

@@ -19,6 +19,7 @@ from protocol.codec import MAX_FRAME_BYTES, decode, encode
 from protocol.lifeline import ChildPipes
 from protocol.messages import Abort, Cancel, Chunk, Finish, Generate, Message, Ping, Pong, Submit
 from protocol.sockets import bind_router
+from protocol.stop_signal import BROKEN
 from tests.frontend_driver import ids, text_of
 from tests.stub_scheduler import StubScheduler
 from tests.test_protocol_document import example
@@ -255,11 +256,11 @@ def test_garbage_is_dropped_and_everybody_else_is_served(running: Running) -> No
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("max_tokens", 0, "max_tokens"),
-        ("max_tokens", 2**40, "max_tokens"),
-        ("max_tokens", "5", "max_tokens"),
-        ("seed", 2**63, "seed"),
-        ("temperature", float("nan"), "temperature"),
+        ("max_tokens", 0, "max_tokens: 0 is outside of"),
+        ("max_tokens", 2**40, "max_tokens: "),
+        ("max_tokens", "5", "max_tokens: expected an integer, got str"),
+        ("seed", 2**63, "seed: "),
+        ("temperature", float("nan"), "temperature: nan is not a finite number"),
         ("token_ids", b"abcd", "exactly one"),
         ("prompt", None, "exactly one"),
         ("colour", "blue", "unknown fields"),
@@ -273,6 +274,9 @@ def test_a_request_that_breaks_the_protocol_is_refused_in_words(
     chunk = client.chunk()
     assert (chunk.request, chunk.finish) == (7, Finish.REFUSED)
     assert reason in chunk.error
+    if ":" in reason:  # a field is called as its client wrote it
+        assert chunk.error.startswith(reason)
+        assert chunk.at_fault == field
 
 
 def test_half_a_surrogate_pair_is_refused_in_words(running: Running) -> None:
@@ -386,6 +390,18 @@ def test_a_second_signal_ends_what_runs_in_words(draining: Running) -> None:
     assert (chunk.finish, chunk.error) == (Finish.ERROR, "the server is shutting down")
     draining.scheduler.take(Abort)
     assert draining.process.wait(5) == 0
+
+
+def test_when_another_process_has_died_what_runs_ends_at_once_in_other_words(running: Running) -> None:
+    client = running.client()
+    client.say(Generate(1, prompt="a", ignore_eos=True, stream=False))
+    running.scheduler.take(Submit)
+    running.scheduler.allow(-(10**9))
+    running.process.send_signal(BROKEN)
+    chunk = client.chunk()
+    assert chunk.error == "the server has broken down: one of its processes has died"
+    assert chunk.finish == Finish.ERROR
+    assert running.process.wait(5) == 0
 
 
 def test_the_end_of_the_grace_ends_what_runs_in_words(running: Running) -> None:

@@ -17,7 +17,7 @@ from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
 from frontend.http.body import DEEPEST, MOST_ENTRIES, object_of
 from frontend.http.errors import ApiError
-from frontend.http.parameters import MOST_PROMPTS, ChatParameters, CompletionParameters, parameters
+from frontend.http.parameters import MOST_CHOICES, ChatParameters, CompletionParameters, parameters
 from frontend.http.unsupported import NEUTRAL
 from frontend.model_text import ModelText
 from protocol.fields import Maybe
@@ -313,7 +313,9 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "stream": [1, "true", "yes"],
     "stream_options": ["yes", {"include_usage": 1}, {"include_usage": "true"}, {"continuous_usage_stats": True}],
     "model": [5, ["words"], True],
-    "n": [0, 2, 10**6, True, "1", 1.5],
+    "n": [0, -1, 129, 10**6, 2**70, True, "1", 1.5],
+    "best_of": [0, 2, 10**6, True, "1", 1.5],
+    "timeout": [0, -1, 0.0001, 1e10, "5", True, [5]],
     "top_logprobs": [-1, 21, 5, 1.5, "1", True, 2**70],
     "tools": [[{"type": "function", "function": {"name": "f"}}]],
     "response_format": [{"type": "json_object"}, "text"],
@@ -352,7 +354,7 @@ WRONG_LOGPROBS: dict[str, list[Any]] = {
 WRONG_PROMPTS: list[Any] = [
     "", [""], [], [[]], ["a", ""], [[1], []], None, 5, 1.5, True, {}, [1, "a"], ["a", [1]], [[1], "a"], [None], [1.5],
     [[1.5]], [True], [[True]], [["a"]], [-1], [[-1]], [2**62], [[2**32]], [VOCABULARY], [[1], [VOCABULARY]],
-    ["a"] * (MOST_PROMPTS + 1), ["a"] * 100_000, "a" * CONTEXT, "a" * 33 * CONTEXT, [1] * CONTEXT,
+    ["a"] * (MOST_CHOICES + 1), ["a"] * 100_000, "a" * CONTEXT, "a" * 33 * CONTEXT, [1] * CONTEXT,
 ]  # fmt: skip
 WRONG_MESSAGES: list[Any] = [
     [], None, "hello", {}, [5], ["hello"], [[]], [{}], [{"role": "nobody", "content": "a"}], [{"content": "a"}],
@@ -423,6 +425,7 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
         ({"max_tokens": "5"}, 'max_tokens: must be an integer, got "5"', "invalid_type"),
         ({"temperature": -1}, "temperature: must be at least 0, got -1", "decimal_below_min_value"),
         ({"temperature": True}, "temperature: must be a number, got true", "invalid_type"),
+        ({"timeout": 0}, "timeout: must be at least 0.001, got 0", "decimal_below_min_value"),
         ({"top_p": 1.5}, "top_p: must be at most 1, got 1.5", "decimal_above_max_value"),
         ({"seed": "é" * 100}, 'seed: must be an integer, got "' + "é" * 59 + " …", "invalid_type"),
         ({"stream": {"a": None}}, 'stream: must be true or false, got {"a": null}', "invalid_type"),
@@ -459,7 +462,7 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
         ({"prompt": [[1], []]}, "prompt[1]: must not be empty", "invalid_value"),
         ({"prompt": [[1], [2, True]]}, "prompt[1][1]: must be a token id, got true", "invalid_type"),
         ({"prompt": ["a"] * 257}, "prompt: must hold at most 256 prompts, got 257", "invalid_value"),
-        ({"n": 2}, "n: 2 is not supported; leave it out, or send null or 1", "unsupported_parameter"),
+        ({"echo": 2}, "echo: 2 is not supported; leave it out, or send null or false", "unsupported_parameter"),
         (
             {"response_format": {"type": "json_object", "strict": True}},
             'response_format: {"type": "json_object", "strict": true} is not supported; leave it out, or send null or '
@@ -596,7 +599,7 @@ async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -
 
 
 async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
-    for names in (["n", "echo", "suffix"], ["suffix", "n", "echo"]):
+    for names in (["suffix", "echo", "tools"], ["tools", "suffix", "echo"]):
         error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
         assert error["param"] == names[0]
 
@@ -896,8 +899,9 @@ async def test_a_body_over_the_limit_is_413_said_or_not(serve: Serve) -> None:
 
 async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_shape(serve: Serve) -> None:
     it = serve()
+    others = "/metrics, /tokenize, /detokenize"
     timeline = "/timeline, /timeline/live, /timeline/status, /timeline/file, /timeline/start, /timeline/stop"
-    there = f"there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version, {timeline}"
+    there = f"there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version, {others}, {timeline}"
     message = error_of(await it.client.post("/chat/completions"), 404)["message"]
     assert message == f"POST /chat/completions: there is no such path here; {there}"
     error_of(await it.client.get("/v1/" + "nothing" * 1000), 404)
@@ -963,6 +967,38 @@ async def test_a_prompt_that_is_refused_takes_the_others_of_its_request_along(se
     assert it.aborted == [submit.request for submit in it.submitted]
 
 
+async def test_a_timeout_goes_along_to_the_scheduler(serve: Serve) -> None:
+    it = serve()
+    for path in ("completions", "chat/completions"):
+        for given, told in ((2.5, 2.5), (3, 3.0), (0.001, 0.001), (None, 0.0)):
+            assert (await it.post(path, **asked(path, timeout=given))).status_code == 200
+            assert it.submitted[-1].timeout == pytest.approx(told)
+
+
+@BOTH
+@pytest.mark.parametrize(("stream", "after"), [(False, 0), (False, 2), (True, 0)])
+async def test_an_answer_that_is_not_complete_in_time_is_504_and_nobody_is_to_try_again(
+    serve: Serve, path: str, stream: bool, after: int
+) -> None:
+    it = serve(goes_on, fails="it is late", fails_after=after)
+    it.fails_as = Finish.TIMEOUT
+    answer = await it.post(path, **asked(path, stream=stream, timeout=2))
+    error = error_of(answer, 504)
+    assert error["message"] == "the answer was not complete within its timeout"
+    assert (error["type"], error["param"], error["code"]) == ("server_error", "timeout", "timeout")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+@BOTH
+async def test_a_stream_whose_time_is_up_ends_with_an_error_behind_all_of_its_text(serve: Serve, path: str) -> None:
+    it = serve(goes_on, fails="it is late", fails_after=3)
+    it.fails_as = Finish.TIMEOUT
+    *events, last = await it.events(path, **asked(path, timeout=2, stop="STOP!"))
+    assert "".join(text_of(path, event["choices"][0]) for event in events) == " one two STOP"
+    assert all(event["choices"][0]["finish_reason"] is None for event in events)
+    assert last["error"]["code"] == "timeout"
+
+
 class Text(str):
     """A text whose end can be seen."""
 
@@ -1012,7 +1048,7 @@ async def test_before_a_scheduler_is_there_everything_is_503(serve: Serve) -> No
 async def test_more_requests_than_can_be_held_are_told_to_come_back(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.app.MOST_CALLS", 1)
+    monkeypatch.setattr("frontend.http.gate.MOST_CALLS", 1)
     it = serve(goes_on)
     first, second = await asyncio.gather(*[it.post("completions", prompt="a") for _ in range(2)])
     assert first.status_code == 200
@@ -1046,7 +1082,7 @@ async def test_bodies_are_parsed_one_by_one_when_the_process_says_so(
 async def test_those_whose_bodies_do_not_arrive_count_too_until_their_time_is_up(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.app.MOST_CALLS", 1)
+    monkeypatch.setattr("frontend.http.gate.MOST_CALLS", 1)
     monkeypatch.setattr("frontend.http.body.BODY_SECONDS", 0.2)
     it = serve()
 

@@ -86,6 +86,25 @@ def test_openais_own_client_reads_the_same_text_streamed_and_not(server: HttpSer
             client.completions.create(model="stub", prompt="a", logprobs=21)
 
 
+def test_openais_own_client_is_told_that_its_time_is_up_and_does_not_try_again(
+    server: HttpServer, scheduler: StubScheduler
+) -> None:
+    scheduler.allow(CLOSED)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=2) as client:
+        with pytest.raises(openai.InternalServerError, match="within its timeout") as error:
+            client.completions.create(model="stub", prompt="a", extra_body={"timeout": 0.1})
+        assert (error.value.status_code, error.value.code) == (504, "timeout")
+        wait_until_idle(scheduler, 5.0)
+        scheduler.allow(1)
+        with client.completions.create(
+            model="stub", prompt="a", max_tokens=3000, stream=True, extra_body={"ignore_eos": True, "timeout": 0.1}
+        ) as stream:
+            assert next(stream).choices[0].text == " one"
+            with pytest.raises(openai.APIError, match="within its timeout"):
+                list(stream)
+        assert [type(each) for each in scheduler.heard.queue].count(Submit) == 2
+
+
 def test_a_hundred_requests_at_once_are_all_answered(server: HttpServer) -> None:
     def ask(number: int) -> str:
         return str(server.post("completions", prompt="a", max_tokens=1 + number % 3).json()["choices"][0]["text"])

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import launch
-from client import Client
+from client import Client, RequestFailedError
 from tests.http_server import free_port
 from tests.launched import END_SECONDS, LAUNCH, ROOT, Launched, launched
 from tests.tiny_models import save, tiny_model
@@ -111,7 +111,14 @@ def test_a_child_that_dies_is_named_and_everything_ends(tmp_path: Path, default_
     with launched(f"--zmq={_address(tmp_path)}", *SMALL) as run:
         run.wait_for("serving")
         children = run.children()
-        children[victim].kill()
+        with Client(_address(tmp_path)) as client, client.stream("a", ignore_eos=True) as stream:
+            next(stream)
+            children[victim].kill()
+            if victim != "frontend":
+                with pytest.raises(
+                    RequestFailedError, match="the server has broken down: one of its processes has died"
+                ):
+                    list(stream)
         assert run.end() == 1
         _all_gone(list(children.values()))
     name = {"gpu_worker": "worker", "scheduler_proc": "scheduler", "frontend": "frontend"}[victim]

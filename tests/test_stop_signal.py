@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol.stop_signal import StopSignal
+from protocol.stop_signal import BROKEN, StopSignal
 
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, BROKEN, signal.SIGINT)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -25,14 +25,14 @@ def is_readable(stop: StopSignal) -> bool:
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, BROKEN])
 def test_a_signal_sets_it_and_wakes_the_poll(number: signal.Signals) -> None:
     stop = StopSignal()
     assert not stop.is_set
     assert not select.select([stop], [], [], 0)[0]
     os.kill(os.getpid(), number)
     assert is_readable(stop)
-    assert stop.is_set
+    assert (stop.is_set, stop.broken) == (True, number == BROKEN)
 
 
 @pytest.mark.usefixtures("handlers")

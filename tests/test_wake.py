@@ -15,7 +15,7 @@ import zmq
 from frontend.wake import Wake
 from protocol.messages import Ping
 from protocol.sockets import bind_router, connect_dealer, receive, send, send_to_peer
-from protocol.stop_signal import StopSignal
+from protocol.stop_signal import BROKEN, StopSignal
 
 LONG = 20.0
 
@@ -43,7 +43,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 @pytest.fixture
 def stop() -> Iterator[StopSignal]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, BROKEN, signal.SIGINT, signal.SIGHUP)}
     yield StopSignal()
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -26,11 +26,15 @@ class Pair:
         self.router = bind_router(self.context, address)
         self.link = WorkerLink(self.context, address, credit=2)
         self.peer = b""
-        self.link.beat(0.0)
+        self.open(SESSION, 0.0)
+
+    def open(self, session: int, now: float) -> None:
+        """Begin a session; none may be open."""
+        self.link.beat(now)
         opening = self.hear()
         assert isinstance(opening, Open)
         facts = (100, np.zeros(0, "<u4"), 4, 16, 16, 64, 64)
-        self.answer(Opened(opening.nonce, SESSION, "model", "cpu", "float32", *facts), 0.0)
+        self.answer(Opened(opening.nonce, session, "model", "cpu", "float32", *facts), now)
 
     def hear(self) -> Message:
         """What the worker hears next."""

@@ -45,7 +45,7 @@ class Answer(Response):
         del self.headers["content-length"]
         self._caller = caller
         self._asks = deque(asks)  # those that are not asked yet: their texts are needed no longer than that
-        self._numbers = [ask.request for ask in asks]
+        self._choices = sum(ask.n for ask in asks)
         self._streamed = asks[0].stream
         self._shape = shape
         self._explain = explain
@@ -70,7 +70,7 @@ class Answer(Response):
         try:
             while self._asks:
                 await self._caller.ask(self._asks.popleft())
-            first = await self._chunk()
+            first = self._checked(await self._caller.chunk())
             if not self._streamed:
                 await JSONResponse(self._shape.whole(await self._all(first)))(scope, receive, send)
                 return
@@ -84,28 +84,28 @@ class Answer(Response):
             await _send_events((error.body(),), send)
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
-    async def _chunk(self) -> Chunk:
-        chunk = await self._caller.chunk()
+    def _checked(self, chunk: Chunk) -> Chunk:
         if chunk.finish != Finish.RUNNING and Finish(chunk.finish) not in FINISH_REASONS:
             raise self._explain(chunk)
         return chunk
 
     async def _all(self, first: Chunk) -> list[Chunk]:
-        chunks = [first, *[await self._chunk() for _ in self._numbers[1:]]]
-        return sorted(chunks, key=lambda chunk: chunk.request)
+        chunks = [first, *[self._checked(await self._caller.chunk()) for _ in range(1, self._choices)]]
+        return sorted(chunks, key=self._shape.place)
 
     async def _stream(self, first: Chunk, send: Send) -> None:
-        for number in self._numbers:
-            await _send_events(self._shape.opening(number), send)
+        for place in range(self._choices):
+            await _send_events(self._shape.opening(place), send)
         ended: list[Chunk] = []
         chunk = first
         while True:
-            await _send_events(self._shape.news(chunk), send)
+            await _send_events(self._shape.news(chunk), send)  # a text that was late for its end, too
+            self._checked(chunk)
             if chunk.finish != Finish.RUNNING:
                 ended.append(chunk)
-            if len(ended) == len(self._numbers):
+            if len(ended) == self._choices:
                 break
-            chunk = await self._chunk()
+            chunk = await self._caller.chunk()
         await _send_events(self._shape.closing(ended), send)
 
 

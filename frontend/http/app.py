@@ -18,18 +18,18 @@ from frontend.callers import Callers
 from frontend.config import ServeConfig
 from frontend.core import FAILED, SHUTTING_DOWN, FrontendCore
 from frontend.http.answer import Answer
-from frontend.http.body import object_of, read_body
-from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, too_many, unavailable
+from frontend.http.body import object_of
+from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, timed_out, too_many, unavailable
+from frontend.http.gate import Gate
 from frontend.http.guard import KeyGuard
+from frontend.http.metrics import add_metrics
 from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
 from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
 from frontend.http.timeline import Desk, add_timeline
-from frontend.text_error import MOST_SHOWN, shown
+from frontend.http.tokens import add_tokens
+from frontend.text_error import MOST_SHOWN
 from protocol.awake_clock import AwakeClock
-from protocol.messages import Chunk, Finish, Generate
-
-MOST_CALLS = 4096
-"""Requests that arrive or are answered at the same time; more are told to come back."""
+from protocol.messages import Attached, Chunk, Finish, Generate
 
 _PARAMETERS = {"token_ids": "prompt", "bias_token_ids": "logit_bias"}
 """What the fields of `Generate` that may be at fault are called here, if not the same."""
@@ -38,13 +38,12 @@ _PARAMETERS = {"token_ids": "prompt", "bias_token_ids": "logit_bias"}
 class Api:
     """Answers of the endpoints, each about the state of the core at this moment."""
 
-    def __init__(self, core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig) -> None:
+    def __init__(self, core: FrontendCore, callers: Callers, clock: AwakeClock, gate: Gate) -> None:
         """Answer for `core`; `clock` shows the time of the process's last turn."""
         self._core = core
         self._callers = callers
         self._clock = clock
-        self._most_mib = config.max_body_mib
-        self._arriving = 0  # requests whose bodies are being read
+        self._gate = gate
         self._started = int(datetime.now(UTC).timestamp())
 
     async def complete(
@@ -54,27 +53,17 @@ class Api:
         choices: CompletionChoices | ChatChoices,
     ) -> Response:
         """Answer a POST to either endpoint."""
-        self._check_open()
-        if len(self._callers) + self._arriving >= MOST_CALLS:
-            raise unavailable(f"the server is overloaded: {MOST_CALLS} requests are being answered")
-        self._arriving += 1
-        try:
-            body = await read_body(request, self._most_mib)
-            asks, shape = await self._callers.in_turn(lambda: self._read(body, kind, choices))
-        finally:
-            self._arriving -= 1
+        asks, shape = await self._gate.read(request, lambda body: self._read(body, kind, choices))
         explain = partial(self._explain, many=len(asks) > 1)
         return Answer(self._callers.join(), asks, shape, explain)  # which leaves again, whatever happens
 
     async def models(self) -> Response:
         """List the one model."""
-        return JSONResponse({"object": "list", "data": [self._model(self._check_open())]})
+        return JSONResponse({"object": "list", "data": [self._model(self._gate.check_open())]})
 
     async def model(self, model: str) -> Response:
         """Describe a model."""
-        self._check_open()
-        self._check_model(model, None)
-        return JSONResponse(self._model(model))
+        return JSONResponse(self._model(self._gate.check_model(model, None)))
 
     async def health(self) -> Response:
         """Say whether all processes are well, and what is wrong if they are not."""
@@ -91,38 +80,17 @@ class Api:
         self, body: bytes, kind: type[CompletionParameters | ChatParameters], choices: CompletionChoices | ChatChoices
     ) -> tuple[list[Generate], Shape]:
         asked = parameters(kind, object_of(body))
-        name = self._check_open()  # bodies take their time
-        if asked.model is not None:
-            self._check_model(asked.model, "model")
-        return asked.generates(), Shape(choices, name, asked.include_usage, self._core.pieces)
+        served = self._gate.check_model(asked.model)  # and whether it is still open: bodies take their time
+        shape = Shape(choices, served.model, asked.include_usage, asked.samples, self._core.text.pieces)
+        return asked.generates(), shape
 
-    def _check_open(self) -> str:
-        """Return the served model's name; raises `ApiError` if no request can be taken now."""
-        served = self._core.served
-        if self._core.draining:
-            raise unavailable(f"{SHUTTING_DOWN} and takes no new requests")
-        if served is None:
-            raise unavailable("the server is starting: no scheduler is attached yet")
-        return served.model
-
-    def _check_model(self, model: str, param: str | None) -> None:
-        assert self._core.served is not None
-        if model != self._core.served.model:
-            raise ApiError(
-                404,
-                f'there is no model {shown(model)} here; this server serves "{self._core.served.model}"',
-                param=param,
-                code="model_not_found",
-            )
-
-    def _model(self, name: str) -> dict[str, Any]:
-        assert self._core.served is not None
+    def _model(self, served: Attached) -> dict[str, Any]:
         return {
-            "id": name,
+            "id": served.model,
             "object": "model",
             "created": self._started,
             "owned_by": "stepahead",
-            "max_model_len": self._core.served.max_model_len,
+            "max_model_len": served.max_model_len,
         }
 
     def _explain(self, chunk: Chunk, *, many: bool) -> ApiError:
@@ -131,6 +99,8 @@ class Api:
             param = _PARAMETERS.get(chunk.at_fault, chunk.at_fault) or None
             where = f"prompt[{chunk.request}]: " if many and param == "prompt" else ""
             return ApiError(400, where + chunk.error, param=param, code=chunk.code or (param and INVALID_VALUE))
+        if chunk.finish == Finish.TIMEOUT:
+            return timed_out()
         if chunk.finish == Finish.BUSY and not self._core.draining:
             return too_many(chunk.error)
         text = chunk.error or f"the request ended early: {Finish(chunk.finish).name.lower()}"
@@ -141,8 +111,9 @@ class Api:
 
 
 def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig, desk: Desk) -> FastAPI:
-    """Return the application: OpenAI's endpoints, /health and /version, and those of the timeline."""
-    api = Api(core, callers, clock, config)
+    """Return the application: OpenAI's endpoints, /health, /version and /metrics, those of tokens and the timeline."""
+    gate = Gate(core, callers, config.max_body_mib)
+    api = Api(core, callers, clock, gate)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
 
     @app.post("/v1/completions", response_model=None)
@@ -157,6 +128,8 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     app.get("/v1/models/{model:path}", response_model=None)(api.model)
     app.get("/health", response_model=None)(api.health)
     app.get("/version", response_model=None)(api.version)
+    add_metrics(app, core, clock)
+    add_tokens(app, core, gate)
     add_timeline(app, desk, config.max_body_mib)
     paths = [
         route.path

@@ -13,6 +13,9 @@ RETRY_AFTER = {"retry-after": "1"}
 INVALID_TYPE, INVALID_VALUE = "invalid_type", "invalid_value"
 """OpenAI's codes for what is wrong with most parameters."""
 
+NO_RETRY = {"x-should-retry": "false"}
+"""Keeps OpenAI's client, which tries again at whatever is 408 or at least 500, from that."""
+
 
 class ApiError(Exception):
     """A request that is answered by an error; the text is for its user."""
@@ -44,6 +47,13 @@ class ApiError(Exception):
     def response(self) -> Response:
         """Return the answer."""
         return JSONResponse(self.body(), self.status, self._headers)
+
+
+def timed_out() -> ApiError:
+    """Return the error for a request that has had all the time that it asked for."""
+    return ApiError(
+        504, "the answer was not complete within its timeout", param="timeout", code="timeout", headers=NO_RETRY
+    )
 
 
 def too_many(text: str) -> ApiError:

@@ -19,6 +19,7 @@ from protocol.messages import (
     COUNT_MAX,
     MOST_MESSAGES,
     MOST_SALT,
+    MOST_SAMPLES,
     MOST_STOP_TOKENS,
     MOST_STOPS,
     MOST_TOKEN_IDS,
@@ -29,11 +30,13 @@ from protocol.messages import (
     REPETITION_MAX,
     REPETITION_MIN,
     TEMPERATURE_MAX,
+    TIMEOUT_MAX,
+    TIMEOUT_MIN,
     Generate,
 )
 
-MOST_PROMPTS = 256
-"""Prompts of one request: each is a request of its own to the scheduler."""
+MOST_CHOICES = 256
+"""Choices of one answer, over all of its prompts: each is a request of its own to the scheduler."""
 
 TOKEN_ID_MAX = 2**32 - 1
 """The highest number of a token that any model may have; the served one has fewer."""
@@ -44,7 +47,7 @@ _DIGITS = 20
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for completions. A chat may go on to the end of the context."""
 
-_Parameters = TypeVar("_Parameters", bound="Parameters")
+_Asked = TypeVar("_Asked", bound="Asked")
 
 
 class _WrongError(ValueError):
@@ -71,8 +74,8 @@ def _prompts(value: Any) -> tuple[str | list[int], ...]:
         raise _not_a("a string, a list of token ids, or a list of either", value)
     one = isinstance(value, str) or (bool(value) and all(type(each) is int for each in value))
     prompts: Any = [value] if one else value
-    if len(prompts) > MOST_PROMPTS:
-        raise _too_many(prompts, MOST_PROMPTS, "prompts")
+    if len(prompts) > MOST_CHOICES:
+        raise _too_many(prompts, MOST_CHOICES, "prompts")
     if not prompts:
         raise _WrongError("must not be empty")
     if {type(each) for each in prompts} not in ({str}, {list}):
@@ -82,11 +85,12 @@ def _prompts(value: Any) -> tuple[str | list[int], ...]:
         if not each:
             raise _WrongError("must not be empty", at=at)
         if isinstance(each, list):
-            _token_ids(each, at)
+            token_ids(each, at)
     return tuple(prompts)
 
 
-def _token_ids(value: Any, at: str = "") -> list[int]:
+def token_ids(value: Any, at: str = "") -> list[int]:
+    """Return a list of numbers that may be token ids; `at` is where in the parameter it stands."""
     if not isinstance(value, list):
         raise _not_a("a list of token ids", value, at)
     for index, token in enumerate(value):
@@ -98,7 +102,7 @@ def _token_ids(value: Any, at: str = "") -> list[int]:
 
 
 def _stop_token_ids(value: Any) -> list[int]:
-    ids = [] if value is None else _token_ids(value)
+    ids = [] if value is None else token_ids(value)
     if len(ids) > MOST_STOP_TOKENS:
         raise _too_many(ids, MOST_STOP_TOKENS, "token ids")
     return ids
@@ -107,7 +111,7 @@ def _stop_token_ids(value: Any) -> list[int]:
 def _allowed(value: Any) -> list[int] | None:
     if value is None:
         return None
-    ids = _token_ids(value)
+    ids = token_ids(value)
     if not ids:
         raise _WrongError("must not be empty")
     if len(ids) > MOST_TOKEN_IDS:
@@ -179,7 +183,8 @@ def _user(value: Any) -> str:
     return value
 
 
-def _messages(value: Any) -> tuple[dict[str, Any], ...]:
+def chat_messages(value: Any) -> tuple[dict[str, Any], ...]:
+    """Return a list of objects as messages; the chat template reads what is in them."""
     if not isinstance(value, list):
         raise _not_a("a list of messages", value)
     for index, each in enumerate(value):
@@ -195,6 +200,7 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
 _Penalty = Annotated[float | None, Field(ge=-PENALTY_MAX, le=PENALTY_MAX, allow_inf_nan=False)]
 _Logprobs = Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)]
 _Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
+_Samples = Annotated[int | None, Field(ge=1, le=MOST_SAMPLES)]
 
 
 class StreamOptions(BaseModel):
@@ -205,12 +211,24 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: Literal[False] | None = None
 
 
-class Parameters(BaseModel):
-    """What both endpoints know. Names that nobody knows are passed over; null is the server's choice."""
+class Asked(BaseModel):
+    """What an endpoint knows. Names that nobody knows are passed over; null is the server's choice."""
 
     model_config = ConfigDict(strict=True, frozen=True)
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]]
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     model: str | None = None
+
+    def mismatch(self) -> tuple[str, str] | None:
+        """Return a parameter that goes with another one only, and what it wants; None if there is none."""
+        return None
+
+
+class Parameters(Asked):
+    """What both endpoints that answer know."""
+
+    n: _Samples = None
+    best_of: _Samples = None
+    timeout: Annotated[float | None, Field(ge=TIMEOUT_MIN, le=TIMEOUT_MAX, allow_inf_nan=False)] = None
     max_tokens: _Limit = None
     max_completion_tokens: _Limit = None
     temperature: Annotated[float | None, Field(ge=0, le=TEMPERATURE_MAX, allow_inf_nan=False)] = None
@@ -245,11 +263,18 @@ class Parameters(BaseModel):
         """At most so many tokens; of the two names the newer one wins."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    @property
+    def samples(self) -> int:
+        """How many choices there are of each prompt."""
+        return 1 if self.n is None else self.n
+
     def mismatch(self) -> tuple[str, str] | None:
-        """Return a parameter that goes with another one only, and what it wants; None if there is none."""
+        """As for all, and there is a stream, and as many choices as samples."""
         if self.stream_options is not None and not self.stream:
             return "stream_options", 'only allowed with "stream": true'
-        return None
+        if self.best_of is not None and self.best_of != self.samples:
+            return "best_of", f"must be n, which is {self.samples}, for all that is sampled is answered"
+        return super().mismatch()
 
     def generate(self, request: int, limit: int | None, **what: Any) -> Generate:
         """Return the message that asks the core for one answer; `what` is a prompt, and what the others have not."""
@@ -258,6 +283,8 @@ class Parameters(BaseModel):
             request=request,
             **what,
             stream=bool(self.stream),
+            n=self.samples,
+            timeout=self.timeout,
             max_tokens=limit,
             temperature=self.temperature,
             top_k=0 if self.top_k == -1 else self.top_k,  # -1 is vLLM's word for off
@@ -289,8 +316,18 @@ class CompletionParameters(Parameters):
     logprobs: _Logprobs = None
     prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
 
+    def mismatch(self) -> tuple[str, str] | None:
+        """As for all, and there are not too many choices."""
+        choices = len(self.prompt) * self.samples
+        if choices > MOST_CHOICES:
+            return (
+                "n",
+                f"{self.samples} for {len(self.prompt)} prompts each are {choices} choices, more than {MOST_CHOICES}",
+            )
+        return super().mismatch()
+
     def generates(self) -> list[Generate]:
-        """Return a message for each prompt, numbered as its choice is."""
+        """Return a message for each prompt, numbered in their order."""
         limit = DEFAULT_MAX_TOKENS if self.limit is None else self.limit
         return [
             self.generate(index, limit, prompt=prompt, logprobs=self.logprobs)
@@ -306,7 +343,7 @@ class ChatParameters(Parameters):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
     logprobs: bool | None = None
     top_logprobs: _Logprobs = None
-    messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(_messages)]
+    messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(chat_messages)]
 
     def mismatch(self) -> tuple[str, str] | None:
         """As for all, and the likeliest tokens go with the ones that came."""
@@ -332,7 +369,7 @@ _TYPES = {
 """What pydantic misses, in our words; the rest are bounds."""
 
 
-def parameters(kind: type[_Parameters], document: Mapping[str, Any]) -> _Parameters:
+def parameters(kind: type[_Asked], document: Mapping[str, Any]) -> _Asked:
     """Return the checked parameters; raises `ApiError`, which names the first that is wrong."""
     refuse_unsupported(document, kind.neutral)
     try:

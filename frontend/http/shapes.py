@@ -84,20 +84,30 @@ class ChatChoices:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One answer's frame: the same id and time in all that is said of it. `created` is in seconds since 1970."""
+    """One answer's frame: the same id and time in all that is said of it. `created` is in seconds since 1970.
+
+    Of each prompt there are `samples` choices, one behind the other.
+    """
 
     choices: CompletionChoices | ChatChoices
     model: str
     include_usage: bool
+    samples: int
     pieces: TokenPieces
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     told: dict[int, int] = field(default_factory=dict)  # characters of tokens that log probabilities were told of
     created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
 
+    def place(self, chunk: Chunk) -> int:
+        """Return the index of the choice that a chunk belongs to."""
+        return chunk.request * self.samples + chunk.index
+
     def whole(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
         """Return the answer in one piece; `chunks` are the last of each choice, which have all of its text."""
         choices = [
-            self.choices.whole(chunk.request, chunk.text, self._logprobs(chunk), FINISH_REASONS[Finish(chunk.finish)])
+            self.choices.whole(
+                self.place(chunk), chunk.text, self._logprobs(chunk), FINISH_REASONS[Finish(chunk.finish)]
+            )
             for chunk in chunks
         ]
         return self._frame(self.choices.whole_object, choices) | {"usage": usage(chunks)}
@@ -112,7 +122,7 @@ class Shape:
         logprobs = self._logprobs(chunk)
         if not chunk.text and logprobs is None and reason is None:
             return []
-        return [self._chunk([choice]) for choice in self.choices.news(chunk.request, chunk.text, logprobs, reason)]
+        return [self._chunk([choice]) for choice in self.choices.news(self.place(chunk), chunk.text, logprobs, reason)]
 
     def closing(self, chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
         """Return what follows the last choice's end: the token counts, if they were asked for."""
@@ -122,8 +132,9 @@ class Shape:
         known = chunk.logprobs
         if known is None or not len(known):
             return None
-        offset = self.told.get(chunk.request, 0)
-        self.told[chunk.request] = offset + characters(known, self.pieces)
+        place = self.place(chunk)
+        offset = self.told.get(place, 0)
+        self.told[place] = offset + characters(known, self.pieces)
         return self.choices.logprobs(known, self.pieces, offset)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -141,11 +152,12 @@ class Shape:
 
 
 def usage(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """Return the token counts of all choices together; an end token counts."""
-    prompt, output = sum(chunk.prompt_tokens for chunk in chunks), sum(chunk.output_tokens for chunk in chunks)
+    """Return the token counts of all choices together; an end token counts, a prompt does once for all its samples."""
+    prompts = [chunk for chunk in chunks if chunk.index == 0]
+    prompt, output = sum(chunk.prompt_tokens for chunk in prompts), sum(chunk.output_tokens for chunk in chunks)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": sum(chunk.cached_tokens for chunk in chunks)},
+        "prompt_tokens_details": {"cached_tokens": sum(chunk.cached_tokens for chunk in prompts)},
     }

@@ -14,7 +14,6 @@ from frontend.text_error import shown
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "audio": (),
-    "best_of": (1,),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
@@ -35,7 +34,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
-    "n": (1,),
     "prediction": (),
     "prompt_embeds": (),
     "prompt_logprobs": (),
