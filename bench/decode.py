@@ -109,7 +109,7 @@ def _attention(
 
     device, dtype = open_device(given.device, config.threads), DTYPES[given.dtype]
     try:
-        backend, why = choose_backend(config.attention_backend, model, dtype, device.torch_device)
+        backend, why = choose_backend(config.attention_backend, model, device.torch_device)
         tell("decode", f"attention by {backend}{f' ({why})' if why else ''}")
         tell("decode", f"reading {buffer_mib} MiB to see how fast that is")
         found = bandwidth(device, buffer_mib * MEBI)

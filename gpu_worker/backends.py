@@ -21,9 +21,7 @@ LEAST_CAPABILITY = (8, 0)
 LARGEST_HEAD = 256
 
 
-def choose_backend(
-    asked: str, model: ModelConfig | ForeignConfig, dtype: torch.dtype, device: torch.device
-) -> tuple[str, str]:
+def choose_backend(asked: str, model: ModelConfig | ForeignConfig, device: torch.device) -> tuple[str, str]:
     """Return one of `BACKENDS`, and in words why it is not the one that was asked for, or that a GPU would have.
 
     `asked` may be "auto". Raises `CheckpointError` if triton was asked for where there is no GPU.
@@ -34,11 +32,11 @@ def choose_backend(
         return "torch", ""
     if asked == "torch" or (asked == "auto" and device.type == "cpu"):
         return "torch", ""
-    why = _why_not(model, dtype, device)
+    why = _why_not(model, device)
     return ("torch", f"triton cannot: {why}") if why else ("triton", "")
 
 
-def _why_not(model: ModelConfig | ForeignConfig, dtype: torch.dtype, device: torch.device) -> str:
+def _why_not(model: ModelConfig | ForeignConfig, device: torch.device) -> str:
     if isinstance(model, ForeignConfig):
         return "the model runs through transformers' own code"
     if model.head_dim > LARGEST_HEAD:

@@ -54,7 +54,8 @@ class EngineConfig:
         "tokens computed in one step, prompts and running requests together", 512, metavar="N"
     )
     gpu_memory_utilization: float = option(
-        "share of a GPU's memory that the worker may use: what weights and the largest step leave of it is for KV",
+        "share of a GPU's memory that the worker may use, beside half a GiB of the driver's: what weights and the "
+        "largest step leave of it is for KV",
         0.9,
         metavar="SHARE",
     )

@@ -46,7 +46,7 @@ class CUDAStream:
 
     def run(self, work: Callable[[], None]) -> None:
         """Launch what `work` launches into the stream."""
-        torch.cuda.set_stream(self._stream)  # nobody puts it back: all that is launched says where to
+        torch.cuda.set_stream(self._stream)  # `settle` puts it back, not each of a step's runs
         work()
 
     def record(self, *, timed: bool = False) -> CUDAEvent:
@@ -104,8 +104,9 @@ class CUDADevice:
         return self._clock.error
 
     def settle(self) -> None:
-        """Wait for all that was launched on any stream, the default one included."""
+        """Wait for all that was launched on any stream; what comes past the streams is the default one's again."""
         torch.cuda.synchronize(self.torch_device)
+        torch.cuda.set_stream(torch.cuda.default_stream(self.torch_device))
 
     def close(self) -> None:
         """Finish what was launched."""

@@ -123,13 +123,16 @@ def _build(
     tell(f"loading {name} in {str(dtype).removeprefix('torch.')}{f' ({why})' if why else ''}")
     where, on_a_gpu = _in_words(device.torch_device), device.torch_device.type == "cuda"
     tell(f"computing on {where}")
-    backend, why = choose_backend(config.attention_backend, model_config, dtype, device.torch_device)
+    backend, why = choose_backend(config.attention_backend, model_config, device.torch_device)
     tell(f"attention by {backend}{f' ({why})' if why else ''}")
+    with_graphs, graphs = backend == "triton" and on_a_gpu and not config.enforce_eager, 0
     if isinstance(model_config, ModelConfig):  # what can't be, shows before anything is loaded
         needs = BlockNeeds.of(config, model_config, max_model_len, dtype)
         asked = asked_blocks(config, needs)
+        if with_graphs:
+            graphs = graph_bytes(model_config, dtype, config.max_num_seqs, config.max_batch_tokens)
         if asked is not None and on_a_gpu:
-            check_room(asked, needs, parameter_bytes(model_config, dtype), free_memory(device.torch_device))
+            check_room(asked, needs, parameter_bytes(model_config, dtype), graphs, free_memory(device.torch_device))
     before = read_gpu(device.torch_device) if on_a_gpu else None
     model, shape = _load(path, model_config, config, max_model_len, dtype, device.torch_device, backend, tell, share)
     needs = BlockNeeds.of(config, shape, max_model_len, dtype)
@@ -159,22 +162,20 @@ def _build(
             engine.runner.use_paged_kernels(device, share, graphs=False)
         return engine
 
-    with_graphs = backend == "triton" and on_a_gpu and not config.enforce_eager
-    graphs = 0
-    if with_graphs and isinstance(model_config, ModelConfig):
-        graphs = graph_bytes(model_config, dtype, config.max_num_seqs, config.max_batch_tokens)
-    blocks = _kv_blocks(config, needs, device, before, graphs, engine_to_try, tell)
+    # Rows of unlike lengths are padded, to twice what they are at most, and so are keys and values of one layer.
+    gathered = 2 / shape.num_layers if backend == "torch" else 0.0
+    blocks = _kv_blocks(config, needs, device, before, graphs, gathered, engine_to_try, tell)
     gib = blocks * needs.bytes / 2**30
     tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
     try:
         engine = engine_with(blocks, kv_fill)
+        if backend == "triton":
+            tell(engine.runner.use_paged_kernels(device, share, graphs=with_graphs))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
-            raise CheckpointError(f"a KV cache of {gib:.1f} GiB cannot be made ({first_line(error)})") from error
+            raise CheckpointError(f"the KV cache and its kernels cannot be made ({first_line(error)})") from error
         given = "--gpu-memory-utilization" if on_a_gpu and asked_blocks(config, needs) is None else "--kv-cache-gib"
         raise CheckpointError(f"a KV cache of {gib:.1f} GiB does not fit into memory: lower {given}") from None
-    if backend == "triton":
-        tell(engine.runner.use_paged_kernels(device, share, graphs=with_graphs))
     return engine
 
 
@@ -249,13 +250,14 @@ def _kv_blocks(
     device: Device,
     before: GPUReading | None,
     graphs: int,
+    gathered: float,
     make: Callable[[], Engine],
     tell: Callable[[str], None],
 ) -> int:
     """Return the blocks of the pool, block 0 not counted: as asked for, or by memory and what could ever be used.
 
-    Of a GPU's memory `before` was read before the weights were loaded, and graphs will take `graphs` bytes; `make`
-    makes an engine for the largest steps.
+    Of a GPU's memory `before` was read before the weights were loaded, and graphs will take `graphs` bytes; `gathered`
+    is as in `blocks_on_a_gpu`, and `make` makes an engine for the largest steps.
     """
     asked = asked_blocks(config, needs)
     if asked is not None:
@@ -264,4 +266,4 @@ def _kv_blocks(
         return blocks_on_a_cpu(needs, free_memory(device.torch_device))
     memory = gpu_memory(device, before, largest_steps(make), graphs)
     tell(memory.in_words)
-    return blocks_on_a_gpu(needs, memory, config.gpu_memory_utilization)
+    return blocks_on_a_gpu(needs, memory, config.gpu_memory_utilization, gathered)

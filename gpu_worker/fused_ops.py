@@ -20,6 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.pdl import launch_options
 from gpu_worker.projection import Projection
+from gpu_worker.skinny_linear import projection
 
 HEADS_AT_A_TIME = 8
 GATED_AT_A_TIME = 1024
@@ -100,7 +101,7 @@ def _place(
     to_query = queries + (token * heads + head)[:, None] * head_dim
     to_key = keys + (place * kv_heads + head - heads)[:, None] * head_dim
     to_value = values + (place * kv_heads + head - heads - kv_heads)[:, None] * head_dim
-    if padded_rest > 1:
+    if 2 * pairs < head_dim:
         tl.store(to_query + beyond[None, :], rest.to(kind), mask=is_query[:, None] & in_rest[None, :])
         tl.store(to_key + beyond[None, :], rest.to(kind), mask=is_key[:, None] & in_rest[None, :])
         tl.store(to_value + beyond[None, :], old_rest, mask=is_value[:, None] & in_rest[None, :])
@@ -153,8 +154,6 @@ class FusedOps:
 
     def projection(self, weight: Tensor, bias: Tensor | None = None) -> Projection:
         """Return the product with `weight` [out, in], which `add_norm`, `place` and `gate` take."""
-        from gpu_worker.skinny_linear import projection  # it needs what is above
-
         return projection(weight, bias)
 
     def add_norm(self, residual: Tensor, delta: Tensor | None, weight: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ def decode_sizes(most: int) -> list[int]:
 
 
 def mixed_sizes(most: int) -> list[int]:
-    """Return the numbers of tokens of steps with prompts: multiples of 32, four in each octave above, with `most`."""
+    """Return the numbers of tokens of steps with prompts: 16, multiples of 32, few in an octave, and `most`."""
     sizes, size = [], 16
     while size < most:
         sizes.append(size)

@@ -107,10 +107,13 @@ def blocks_on_a_cpu(needs: BlockNeeds, free: int) -> int:
     return _enough(min(needs.most, needs.blocks_in(memory)), needs)
 
 
-def blocks_on_a_gpu(needs: BlockNeeds, memory: GPUMemory, utilization: float) -> int:
-    """Return how many blocks there are; raises `CheckpointError`, with all of the numbers, for too few."""
+def blocks_on_a_gpu(needs: BlockNeeds, memory: GPUMemory, utilization: float, gathered: float = 0.0) -> int:
+    """Return how many blocks there are; raises `CheckpointError`, with all of the numbers, for too few.
+
+    Steps take `gathered` times the memory of all blocks once more: plain torch lays out what a layer's rows see.
+    """
     within, there = memory.within(utilization), memory.there
-    blocks = min(needs.most, needs.blocks_in(min(within, there)))
+    blocks = min(needs.most, needs.blocks_in(int(min(within, there) / (1 + gathered))))
     if blocks >= needs.least:
         return blocks
     others = "" if within <= there else f"; other programs leave {_gib(max(0, there))} of that"
@@ -121,16 +124,16 @@ def blocks_on_a_gpu(needs: BlockNeeds, memory: GPUMemory, utilization: float) ->
     )
 
 
-def check_room(blocks: int, needs: BlockNeeds, weights: int, free: int) -> None:
-    """Raise `CheckpointError` if so many blocks, which were asked for, can't be beside the weights; in bytes.
+def check_room(blocks: int, needs: BlockNeeds, weights: int, graphs: int, free: int) -> None:
+    """Raise `CheckpointError` if so many blocks, which were asked for, can't be beside weights and graphs; in bytes.
 
     Nothing is loaded yet, `free` is what the GPU has for both.
     """
     kv = (blocks + 1) * needs.bytes
-    if kv + weights > free:
+    if kv + weights + graphs > free:
         raise CheckpointError(
-            f"a KV cache of {_gib(kv)} GiB and weights of {_gib(weights)} do not fit into the {_gib(free)} GiB that "
-            "the GPU has free: lower --kv-cache-gib or --kv-cache-blocks"
+            f"a KV cache of {_gib(kv)} GiB, weights of {_gib(weights)} and {_gib(graphs)} for CUDA graphs do not fit "
+            f"into the {_gib(free)} GiB that the GPU has free: lower --kv-cache-gib or --kv-cache-blocks"
         )
 
 

@@ -1,6 +1,7 @@
 """The largest steps that a scheduler may send: what they take of a GPU's memory, the KV cache can't have.
 
-    wide    as many rows as there are slots, all of which sample; their tokens are as many as a step may have
+    wide    as many rows as there are slots, all of which sample, with penalties, log probabilities and all; their
+            tokens are as many as a step may have
     long    one row, as many tokens as a step may have, at the end of the longest context
 
 All rows have the same block, again and again: what they compute is nonsense, and takes the memory that sense does.
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpoint import CheckpointError
+from protocol.logprobs import MOST_LOGPROBS
 from protocol.messages import Failed, Plan, Result, RowFlag
 from timeline.recorder import Recorder
 
@@ -29,7 +31,10 @@ BLOCKS = 1
 """Of the engine that computes them, block 0 not counted."""
 
 TEMPERATURE, TOP_P = 1.0, 0.9
-"""So that a step looks at all of the vocabulary, and sorts it."""
+"""So that a step looks at all of the vocabulary, and in plain torch sorts it."""
+
+PENALTIES = 1.5, 0.5, 0.5
+"""Repetition, presence, frequency."""
 
 _POLL_SECONDS = 1e-3
 _OUT_OF_MEMORY = "OutOfMemoryError"
@@ -40,7 +45,7 @@ def largest_plans(slots: int, max_batch_tokens: int, max_model_len: int, block_s
     longest = max_model_len - 1  # its successor must have a place, too
     each, more = divmod(max_batch_tokens, slots)
     count = np.minimum(each + (np.arange(slots) < more), longest).astype(np.uint32)
-    wide = _plan(1, np.zeros_like(count), count, block_size)
+    wide = _adjusted(_plan(1, np.zeros_like(count), count, block_size))
     count = np.array([min(max_batch_tokens, longest)], np.uint32)
     return wide, _plan(2, longest - count, count, block_size)
 
@@ -78,6 +83,22 @@ def _why(plan: Plan, error: str) -> str:
     return (
         f"the largest step, of {tokens} tokens in {rows} {'row' if rows == 1 else 'rows'} of up to "
         f"{int((plan.position + plan.count).max())}, fails ({(error.splitlines() or [''])[0]}){hint}"
+    )
+
+
+def _adjusted(plan: Plan) -> Plan:
+    """Return a plan whose rows ask for all that takes memory between logits and tokens."""
+    none = np.zeros(0, np.uint32)
+    return replace(
+        plan,
+        adjust_slot=plan.slot,
+        penalty=np.tile(np.array(PENALTIES, np.float32), len(plan.slot)),
+        free_from=np.zeros_like(plan.slot),
+        notes=np.zeros_like(plan.slot),
+        note=none.astype(np.uint8),
+        note_token=none,
+        bias=none.astype(np.float32),
+        listed=np.full(len(plan.slot), 1 + MOST_LOGPROBS, np.uint8),
     )
 
 

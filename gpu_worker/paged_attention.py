@@ -42,7 +42,6 @@ class PagedAttention:
         self, shape: AttentionShape, num_heads: int, block_size: int, dtype: torch.dtype, rows: int,
         device: torch.device,
     ) -> None:  # fmt: skip
-        self.block_size = block_size
         self.tile_tokens = tile_tokens(num_heads, shape.num_kv_heads, dtype)
         self._windows = shape.layer_windows or (0,) * shape.num_layers
         heads = (num_heads, shape.num_kv_heads, shape.head_dim, block_size, shape.attention_scale, device)

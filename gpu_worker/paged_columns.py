@@ -19,6 +19,9 @@ from torch import Tensor
 ALIGNED = 4
 """Columns begin at multiples of so many numbers: kernels are compiled for addresses that 16 bytes divide."""
 
+CARRIED = -1
+"""Instead of a token: the last one that was sampled for the slot."""
+
 Column = NDArray[np.int32]
 
 
@@ -58,11 +61,11 @@ class PagedShape:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Which tokens of a step are sampled, int32 [S] each."""
+    """What is sampled of a step, int32 [S] each."""
 
-    at: Tensor  # among the step's tokens
     slot: Tensor
     position: Tensor  # where the sampled token will stand
+    at: Tensor | None = None  # of which of the step's tokens; None: of all, in order, or of those of whom it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class PagedStep:
     def samples(self, rows: int) -> Samples:
         """Return what is sampled of a decode step of `rows` rows: all of them."""
         slots, lengths = self.shape.views(self.whole)[5:7]
-        return Samples(slots, slots[:rows], lengths[:rows])
+        return Samples(slots[:rows], lengths[:rows])
 
 
 def cut_tiles(count: Column, most: int) -> tuple[Column, Column, Column]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from gpu_worker.pdl import launch_options
+from gpu_worker.shared_memory import stages_that_fit
 
 LOG2_E = math.log2(math.e)
 
@@ -30,6 +31,15 @@ LEAST_QUERIES = 16
 
 PROGRAMS_A_MULTIPROCESSOR = 2
 """So many programs at least are wanted for each, or memory is not kept busy."""
+
+LEAST_DIMS = 16
+"""Nor do they sum over fewer."""
+
+STAGES = 3
+"""Loads of keys and values under way at once, where shared memory has room for them."""
+
+BYTES = 2
+"""Of a number in 16 bits; float32 has one stage."""
 
 MOST_PARTS = 32
 
@@ -142,6 +152,8 @@ class PagedDecode:
         self._weight = torch.empty(most * num_heads, dtype=torch.float32, device=device)
         self._arrived = torch.zeros(rows * kv_heads, dtype=torch.int32, device=device)
         self._options = launch_options(device)
+        self._padded_dim = max(LEAST_DIMS, triton.next_power_of_2(head_dim))
+        self._stages = stages_that_fit(device, STAGES, 2 * KEYS_AT_A_TIME * self._padded_dim * BYTES)
 
     def parts_for(self, rows: int) -> int:
         """Return into how many parts the past of each of so many rows is split: a power of two."""
@@ -178,8 +190,8 @@ class PagedDecode:
             q, slots if at is None else at, keys, values, tables, slots, lengths,
             self._out, self._weight, self._arrived, out, self._scale, window, tables.stride(0),
             parts=parts, group=group, padded_group=max(LEAST_QUERIES, triton.next_power_of_2(group)),
-            head_dim=self._head_dim, padded_dim=triton.next_power_of_2(self._head_dim), kv_heads=self._kv_heads,
+            head_dim=self._head_dim, padded_dim=self._padded_dim, kv_heads=self._kv_heads,
             block_size=self._block_size, step=KEYS_AT_A_TIME, scattered=at is not None,
             precision="ieee" if precise else "tf32",
-            num_warps=4 if precise else 2, num_stages=1 if precise else 3, **self._options,
+            num_warps=4 if precise else 2, num_stages=1 if precise else self._stages, **self._options,
         )  # fmt: skip

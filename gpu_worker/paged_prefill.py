@@ -18,13 +18,15 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from gpu_worker.paged_decode import LOG2_E
+from gpu_worker.paged_decode import BYTES, LEAST_DIMS, LOG2_E
 from gpu_worker.pdl import launch_options
+from gpu_worker.shared_memory import stages_that_fit
 
 QUERIES_AT_A_TIME = 64
 """Rows of a program's tile: tokens times heads of a group."""
 
 KEYS_AT_A_TIME = 64
+STAGES = 2
 
 PRECISE_QUERIES, PRECISE_KEYS = 32, 32
 """The same in float32, which has no tensor cores to feed, and takes twice the room."""
@@ -135,6 +137,9 @@ class PagedPrefill:
         self._heads, self._kv_heads, self._head_dim, self._block_size = num_heads, kv_heads, head_dim, block_size
         self._scale = (head_dim**-0.5 if scale is None else scale) * LOG2_E
         self._options = launch_options(device)
+        self._padded_dim = max(LEAST_DIMS, triton.next_power_of_2(head_dim))
+        each, once = 2 * KEYS_AT_A_TIME * self._padded_dim * BYTES, QUERIES_AT_A_TIME * self._padded_dim * BYTES
+        self._stages = stages_that_fit(device, STAGES, each, once)
 
     def attend(
         self, q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, tiles: Tiles, window: int, out: Tensor
@@ -151,8 +156,8 @@ class PagedPrefill:
             q, keys, values, tables, tiles.token, tiles.count, tiles.slot, tiles.position, out,
             self._scale, window, tables.stride(0),
             tokens=tokens, group=group, padded_group=triton.next_power_of_2(group), head_dim=self._head_dim,
-            padded_dim=max(16, triton.next_power_of_2(self._head_dim)), kv_heads=self._kv_heads,
+            padded_dim=self._padded_dim, kv_heads=self._kv_heads,
             block_size=self._block_size, step=PRECISE_KEYS if precise else KEYS_AT_A_TIME,
             precision="ieee" if precise else "tf32",
-            num_warps=4, num_stages=1 if precise else 2, **self._options,
+            num_warps=4, num_stages=1 if precise else self._stages, **self._options,
         )  # fmt: skip

@@ -25,10 +25,10 @@ from gpu_worker.kv_cache import KVCache
 from gpu_worker.likeliest import Likeliest
 from gpu_worker.model import Decoder
 from gpu_worker.paged_attention import DecodeRows, PagedAttention, PagedAttentionStep
-from gpu_worker.paged_columns import PagedShape, PagedStep, Samples
+from gpu_worker.paged_columns import CARRIED, PagedShape, PagedStep, Samples
 from gpu_worker.paged_prefill import Tiles
 from gpu_worker.sampler import Settings
-from gpu_worker.step_begin import CARRIED, begin, write_tables
+from gpu_worker.step_begin import begin, write_tables
 
 WARM_UPS = 2
 """Runs before a capture: libraries allocate and kernels are compiled in the first."""
@@ -105,7 +105,8 @@ class PagedSteps:
     def mixed(self, step: PagedStep, samples: Samples) -> Decoded:
         """Run any other step."""
         self._run(step)
-        if count := len(samples.at):
+        assert samples.at is not None
+        if count := len(samples.slot):
             self._end(self._hidden.index_select(0, samples.at), samples.slot)
         return Decoded(self._logits[:count], self._sampled[:count])
 
@@ -116,6 +117,10 @@ class PagedSteps:
         """
         divisor = self._model.config.logits_scaling if raw else 1.0
         self._drawing.draw(logits, samples.slot, samples.position, settings, sampled, self._last_token, divisor)
+
+    def scaled(self, raw: Tensor) -> Tensor:
+        """Return logits as they are meant, float32, from some that the head gave."""
+        return self._model.scaled(raw)
 
     def write_tables(self, slot: Tensor, index: Tensor, block: Tensor) -> None:
         """Do tables[slot, index] = block, which are int32 [n]."""
@@ -196,23 +201,25 @@ class PagedSteps:
         return whole
 
     @torch.inference_mode()
-    def warm_up(self, device: Device) -> None:
+    def warm_up(self, device: Device, share: Callable[[float, str], None]) -> None:
         """Have the kernels compiled that steps without a graph use."""
         if device.torch_device.type == "cpu":
             return  # Triton interprets
         # One of each kind of kernel: by how rows are split, and by how a product of so few rows is cut.
         rows = {self._attention.parts_for(rows): rows for rows in range(1, self._slots + 1)}.values()
-        few = [tokens for tokens in (*(1 << bit for bit in range(8)), 129) if tokens <= len(self._hidden)]
+        most = len(self._hidden)
+        few = sorted({min(tokens, most) for tokens in (*(1 << bit for bit in range(8)), 129, most)})
         shapes = [PagedShape(size, 0, None) for size in {*rows, *few} if size <= self._slots]
         shapes += [PagedShape(tokens, 1, 1) for tokens in few] + [PagedShape(size, size, 1) for size in rows]
         device.settle()
         device.compute.run(self._draw_nothing)
-        for shape in shapes:
+        for number, shape in enumerate(shapes):
             device.compute.run(lambda shape=shape: self._work(shape)(shape, self._nothing(shape)))  # type: ignore[misc]
+            share((number + 1) / len(shapes), "compiling kernels")
         device.settle()
 
     def _draw_nothing(self) -> None:
-        """Draw for the padding's row in both types that logits come in."""
+        """Draw once from logits of either type that they come in: for a slot of settings that are nobody's."""
         device = self._last_token.device
         settings = Settings.off(1, device)
         nowhere = torch.zeros(1, dtype=torch.int32, device=device)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from gpu_worker.adjustments import Adjustments
+from gpu_worker.adjustments import AdjustedSamples, Adjustments
 from gpu_worker.attention import Attention, AttentionStep, TorchAttention
 from gpu_worker.device import Device
 from gpu_worker.kv_cache import KVCache
@@ -21,11 +21,11 @@ from gpu_worker.staging import HostColumns, StepColumns, TableEntries, TokenColu
 from protocol.logprobs import MOST_LOGPROBS
 from protocol.messages import Plan
 
+if TYPE_CHECKING:
+    from gpu_worker.paged_steps import Decoded, PagedSteps  # which needs Triton
+
 LISTED = 1 + MOST_LOGPROBS
 """Log probabilities of one sample, at most."""
-
-if TYPE_CHECKING:
-    from gpu_worker.paged_steps import PagedSteps  # which needs Triton
 
 
 class StepModel(Protocol):
@@ -93,7 +93,7 @@ class ModelRunner:
         self.paged = PagedSteps(
             self._model, self.cache, self._block_table, self._last_token, self._max_tokens, graphs=graphs
         )
-        self.paged.warm_up(device)
+        self.paged.warm_up(device, share)
         return self.paged.capture(device, share) if graphs else "no CUDA graphs: kernels are launched one by one"
 
     @torch.inference_mode()
@@ -138,14 +138,30 @@ class ModelRunner:
         before_sampling()
         if not rows:
             return
-        if columns.adjusted is not None or columns.listed_at is not None:
-            assert isinstance(self._model, Decoder)
-            self._sample(self._model.scaled(decoded.logits), samples or step.samples(rows), host, columns, output)
-            return
-        if self._sampler.needs_random(host.sample_slot):
-            where, settings = samples or step.samples(rows), self._sampler.settings
-            self.paged.draw(decoded.logits, where, settings, decoded.sampled, raw=True)
+        where, any_random = samples or step.samples(rows), self._sampler.needs_random(host.sample_slot)
+        if any_random:
+            self.paged.draw(decoded.logits, where, self._sampler.settings, decoded.sampled, raw=True)
+        if columns.adjusted is not None:
+            self._adjust(self.paged, decoded, where, columns.adjusted, any_random)
+        if columns.listed_at is not None:
+            at = columns.listed_at.long()
+            self._list(self.paged.scaled(decoded.logits[at]), decoded.sampled[at] & LOWER_HALF, host, output)
         output.sampled[:rows].copy_(decoded.sampled)
+
+    def _adjust(
+        self, paged: PagedSteps, decoded: Decoded, samples: Samples, adjusted: AdjustedSamples, any_random: bool
+    ) -> None:
+        """Sample those rows anew whose logits are adjusted, and only those: they must not change who is beside them."""
+        at, row = adjusted.at.long(), adjusted.row.long()
+        own = Samples(samples.slot[at], samples.position[at])
+        logits = self._adjustments.adjusted(paged.scaled(decoded.logits[at]), row, own.position.long())
+        sampled = packed(*greedy(logits))
+        if any_random:
+            paged.draw(logits, own, self._sampler.settings, sampled, raw=False)
+        decoded.sampled.index_copy_(0, at, sampled)
+        token = sampled & LOWER_HALF
+        self._last_token[own.slot.long()] = token
+        self._adjustments.count(row, token)
 
     def _write_tables(self, entries: TableEntries) -> None:
         if self.paged is not None:
@@ -155,15 +171,16 @@ class ModelRunner:
 
     def _logits(self, host: HostColumns, step: TokenColumns, samples: Samples) -> Tensor:
         """Compute a step up to its logits, float32 [S, vocabulary]."""
-        attention = self._model.attention
+        attention, at = self._model.attention, samples.at
         assert isinstance(attention, TorchAttention)
+        assert at is not None
         tokens = step.tokens.long()
         # The step before has just sampled these, or is about to: the stream's order makes them right.
         tokens[step.carry_at.long()] = self._last_token[step.carry_slot.long()]
         blocks = -(-host.longest // self.cache.block_size)
         tables = self._block_table[step.row_slot.long(), :blocks]
         prepared = attention.prepare(tables, host.position, host.count)
-        return self._model.forward(tokens, step.positions.long(), samples.at.long(), prepared, self.cache)
+        return self._model.forward(tokens, step.positions.long(), at.long(), prepared, self.cache)
 
     def _sample(
         self, logits: Tensor, samples: Samples, host: HostColumns, columns: StepColumns, output: StepOutput
@@ -174,26 +191,20 @@ class ModelRunner:
         if adjusted is not None:
             at, row = adjusted.at.long(), adjusted.row.long()
             logits.index_copy_(0, at, self._adjustments.adjusted(logits[at], row, positions[at]))
-        sampled = self._sampled(logits, samples, host)
-        token = sampled & LOWER_HALF
+        token, status = self._sampler.sample(
+            logits, slots, positions, self._sampler.needs_random(host.sample_slot), host.sample_slot
+        )
         if adjusted is not None:
             self._adjustments.count(row, token[at])
-        if listed is not None and own is not None and host.listed is not None:
-            entries = len(listed) * (width := int(host.listed.max()))
-            tokens, logprobs = list_logprobs(own, token[listed.long()], width)
-            output.listed_token[:entries] = tokens.view(-1)
-            output.logprob[:entries] = logprobs.view(-1)
+        if listed is not None and own is not None:
+            self._list(own, token[listed.long()], host, output)
         self._last_token[slots] = token
-        output.sampled[: len(slots)].copy_(sampled)
+        output.sampled[: len(slots)].copy_(packed(token, status))
 
-    def _sampled(self, logits: Tensor, samples: Samples, host: HostColumns) -> Tensor:
-        """Return what is sampled of logits that are all that they are to be, `packed`."""
-        any_random = self._sampler.needs_random(host.sample_slot)
-        if self.paged is None:
-            slots, positions = samples.slot.long(), samples.position.long()
-            return packed(*self._sampler.sample(logits, slots, positions, any_random, host.sample_slot))
-        # By the same kernel as without adjustments: who is beside it must not change a row's token.
-        sampled = packed(*greedy(logits))
-        if any_random:
-            self.paged.draw(logits, samples, self._sampler.settings, sampled, raw=False)
-        return sampled
+    def _list(self, logits: Tensor, token: Tensor, host: HostColumns, output: StepOutput) -> None:
+        """Put out the log probabilities that are wanted of some rows; `logits` as the model made them."""
+        assert host.listed is not None
+        entries = len(token) * (width := int(host.listed.max()))
+        tokens, logprobs = list_logprobs(logits, token, width)
+        output.listed_token[:entries] = tokens.view(-1)
+        output.logprob[:entries] = logprobs.view(-1)

@@ -24,9 +24,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from gpu_worker.pdl import launch_options
 from gpu_worker.projection import Projection
+from gpu_worker.shared_memory import KEPT, shared_memory
 
 SKINNY = 32
-"""Up to so many rows of x this is faster than cuBLAS, whatever the matrix. (H200; docs/performance.md.)"""
+"""Up to so many rows of x this is faster than cuBLAS, or all but as fast. (H200; docs/performance.md.)"""
 
 SKINNY_IF_NARROW, NARROW = 128, 4096
 """Up to so many rows if the matrix has at most so many columns of output: cuBLAS does not cut along K."""
@@ -68,6 +69,16 @@ def cut_for(columns: int, inner: int) -> Cut | None:
     while each % bite:
         bite, stages = bite // 2, 4
     return Cut(parts, bite, stages, min(EARLY_BYTES, 2 * each))
+
+
+def fitted(cut: Cut, rows: int, shared_memory: int) -> Cut:
+    """Return a cut whose stages, for so many rows of x, fit into so many bytes: smaller bites before fewer stages."""
+    bite, stages = cut.bite, cut.stages
+    while bite > SMALLEST_BITE and 2 * (COLUMN_BLOCK + rows) * bite * stages > shared_memory - KEPT:
+        bite //= 2
+    while stages > 1 and 2 * (COLUMN_BLOCK + rows) * bite * stages > shared_memory - KEPT:
+        stages -= 1
+    return Cut(cut.parts, bite, stages, cut.early)
 
 
 @triton.jit
@@ -130,12 +141,12 @@ def projection(weight: Tensor, bias: Tensor | None) -> Projection:
     if cut is None:
         return lambda x: F.linear(x, weight, bias)
     most = SKINNY_IF_NARROW if columns <= NARROW else SKINNY
-    # A wider block of rows leaves less room for bites of W: those are tuned for a few rows.
-    wide_cut = Cut(cut.parts, min(cut.bite, 128), min(cut.stages, 4), cut.early)
+    room = shared_memory(weight.device)
+    narrow_cut, wide_cut = (fitted(cut, rows, room) for rows in (SKINNY, SKINNY_IF_NARROW))
 
     def multiply(x: Tensor) -> Tensor:
         if len(x) > most:
             return F.linear(x, weight, bias)
-        return skinny_linear(x, weight, bias, cut if len(x) <= SKINNY else wide_cut)
+        return skinny_linear(x, weight, bias, narrow_cut if len(x) <= SKINNY else wide_cut)
 
     return multiply

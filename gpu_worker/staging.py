@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpu_worker.adjusted_rows import NO_ROW, AdjustedRows
 from gpu_worker.adjustments import AdjustedSamples, StagedAdjustments
 from gpu_worker.device import Device
-from gpu_worker.paged_columns import PagedShape, PagedStep, Samples, aligned, cut_tiles
+from gpu_worker.paged_columns import CARRIED, PagedShape, PagedStep, Samples, aligned, cut_tiles
 from gpu_worker.sampler import StagedSettings
 from protocol.messages import Note, Plan, RowFlag
 
@@ -27,7 +27,6 @@ _COLUMNS = 64
 _NO_SLOT = np.zeros(0, np.uint32)
 _NONE = np.zeros(0, np.int32)
 _DECODE = np.uint8(RowFlag.CARRY | RowFlag.SAMPLE)
-_CARRIED = -1
 
 Column = NDArray[np.int32] | NDArray[np.uint32] | NDArray[np.signedinteger]
 
@@ -146,7 +145,7 @@ class StagingBuffer:
             step = self._tokens(plan, ends) if self._paged is None else self._mixed(plan, ends, self._paged)
             sample_slot = plan.slot[sampled].view(np.int32)
             where = position[sampled] + count[sampled]
-            samples = Samples(self._put(ends[sampled] - 1), self._put(sample_slot), self._put(where))
+            samples = Samples(self._put(sample_slot), self._put(where), at=self._put(ends[sampled] - 1))
         listed = self._listed[sample_slot]
         listed_at = np.flatnonzero(listed)
         columns = StepColumns(
@@ -171,7 +170,7 @@ class StagingBuffer:
         shape = paged.decode_shape(rows)
         begin = self._used
         self._new_blocks(plan, shape, paged)
-        self._pad(_NONE, shape.tokens, _CARRIED)
+        self._pad(_NONE, shape.tokens, CARRIED)
         self._pad(plan.position, shape.tokens, 0)
         self._pad(plan.slot, shape.tokens, paged.padding)
         self._pad(plan.position + 1, shape.tokens, 0)
@@ -186,7 +185,7 @@ class StagingBuffer:
         shape = paged.mixed_shape(int(ends[-1]) if len(ends) else 0, len(single), len(row))
         begin = self._used
         self._new_blocks(plan, shape, paged)
-        self._pad(self._own_tokens(plan, ends, _CARRIED), shape.tokens, _CARRIED)
+        self._pad(self._own_tokens(plan, ends, CARRIED), shape.tokens, CARRIED)
         self._pad(_positions(position, count, ends), shape.tokens, 0)
         self._pad(np.repeat(plan.slot, count), shape.tokens, paged.padding)
         self._pad(first[single], shape.decode_rows, 0)

@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CARRIED = -1
-"""Instead of a token: the last one that was sampled for the slot."""
+from gpu_worker.paged_columns import CARRIED
 
 ENTRIES_AT_A_TIME = 256
 

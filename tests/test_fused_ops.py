@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kv_cache import KVCache
+from gpu_worker.paged_columns import CARRIED
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2.4e-2}
@@ -73,7 +74,9 @@ def test_with_nothing_to_add_the_residual_stays_as_it_is(dtype: torch.dtype) -> 
 
 @DTYPES
 @PARTS
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "pairs"), [(4, 2, 16, 8), (9, 3, 64, 32), (3, 3, 20, 4)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "pairs"), [(4, 2, 16, 8), (9, 3, 64, 32), (3, 3, 20, 4), (2, 1, 9, 4)]
+)
 @pytest.mark.parametrize("normed", [False, True], ids=["", "normed"])
 @pytest.mark.parametrize("rotated", [False, True], ids=["", "rotated"])
 def test_queries_come_out_and_keys_and_values_are_put_in_their_places(
@@ -144,6 +147,20 @@ def test_a_matrix_that_cannot_be_cut_is_left_to_torch() -> None:
     assert cut_for(128, 100) is None
 
 
+@pytest.mark.parametrize("shared_memory", [227 * 1024, 163 * 1024, 99 * 1024, 64 * 1024])
+@pytest.mark.parametrize(("columns", "inner"), [(576, 1536), (1024, 3072), (4096, 4096), (28672, 4096)])
+def test_what_is_loaded_ahead_fits_into_any_gpus_shared_memory(shared_memory: int, columns: int, inner: int) -> None:
+    from gpu_worker.skinny_linear import COLUMN_BLOCK, SKINNY, SKINNY_IF_NARROW, cut_for, fitted
+
+    cut = cut_for(columns, inner)
+    assert cut is not None
+    for rows in (SKINNY, SKINNY_IF_NARROW):
+        fits = fitted(cut, rows, shared_memory)
+        assert fits.stages * 2 * (COLUMN_BLOCK + rows) * fits.bite < shared_memory
+        assert inner % (fits.parts * fits.bite) == 0
+        assert fits.stages > 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)], ids=str)
 @pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
 @pytest.mark.parametrize(("rows", "columns", "inner"), [(1, 40, 64), (5, 130, 576), (33, 64, 256), (128, 70, 128)])
@@ -188,7 +205,7 @@ def test_the_likeliest_token_is_chosen_and_a_row_that_is_unusable_says_so(dtype:
 
 
 def test_a_step_begins_with_the_right_tokens_in_the_right_places() -> None:
-    from gpu_worker.step_begin import CARRIED, begin
+    from gpu_worker.step_begin import begin
 
     embedding, last_token = drawn(30, 48, dtype=torch.float32), torch.tensor([7, 11, 13], device=DEVICE)
     tables = torch.tensor([[5, 2, 9], [1, 8, 3], [0, 0, 0]], dtype=torch.int32, device=DEVICE)

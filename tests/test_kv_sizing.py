@@ -105,12 +105,15 @@ def test_what_is_asked_for_goes_before_memory_if_one_request_fits(folder: Path) 
 
 
 def test_what_is_asked_for_must_fit_beside_the_weights() -> None:
-    check_room(511, NEEDS, 16 * GIBI, 17 * GIBI)
+    check_room(511, NEEDS, 16 * GIBI, 0, 17 * GIBI)
     line = (
-        "KV cache of 1.0 GiB and weights of 16.0 do not fit into the 17.0 GiB that the GPU has free: lower --kv-cache"
+        "KV cache of 1.0 GiB, weights of 16.0 and 0.0 for CUDA graphs do not fit into the 17.0 GiB that the GPU has "
+        "free: lower --kv-cache"
     )
     with pytest.raises(CheckpointError, match=line):
-        check_room(512, NEEDS, 16 * GIBI, 17 * GIBI)
+        check_room(512, NEEDS, 16 * GIBI, 0, 17 * GIBI)
+    with pytest.raises(CheckpointError, match="for CUDA graphs do not fit"):
+        check_room(511, NEEDS, 16 * GIBI, 1, 17 * GIBI)
 
 
 def test_a_cpu_gives_half_of_what_is_free_but_4_gib_at_most_and_one_request_at_least() -> None:
@@ -169,6 +172,7 @@ def test_the_largest_steps_have_all_rows_and_all_tokens_or_the_longest_context(
         assert (plan.flags == RowFlag.SAMPLE).all()
         assert (plan.temperature > 0).all()
         assert (plan.top_p < 1).all()
+        assert (plan.adjusting is not None) == (plan is wide)
         ends = plan.position + plan.count
         assert int(ends.max()) <= length - 1
         for slot, end in zip(plan.slot, ends, strict=True):
@@ -319,12 +323,23 @@ def test_a_gpus_pool_is_sized_by_the_largest_steps(
     monkeypatch.setattr(ModelRunner, "run", taking)
     told: list[str] = []
 
-    def sized(config: EngineConfig, needs: BlockNeeds = needs) -> int:
+    def to_try() -> Engine:
+        return replace(engine, blocks=BLOCKS)
+
+    def sized(config: EngineConfig, needs: BlockNeeds = needs, gathered: float = 0.0) -> int:
         return engine_module._kv_blocks(
-            config, needs, engine.device, before, 5 * needs.bytes, lambda: replace(engine, blocks=BLOCKS), told.append
+            config,
+            needs,
+            engine.device,
+            before,
+            5 * needs.bytes,
+            gathered,
+            lambda: replace(engine, blocks=BLOCKS),
+            told.append,
         )
 
     assert sized(config, replace(needs, most=1000)) == 100 - 10 - 20 - 5 - 1
+    assert sized(config, replace(needs, most=1000), gathered=0.3) == (100 - 10 - 20 - 5) / 1.3 // 1 - 1
     assert told[0].startswith("of the GPU's 0.0 GiB, 0.0 are weights, ")
     assert sized(config_of(folder), needs) == 3 * 24, "what all requests can use"
     told.clear()

@@ -147,8 +147,9 @@ def test_tokens_are_those_of_torchs_attention(tmp_path: Path, variant: str) -> N
     reference = poisoned_engine(model, **OPTIONS)
     engine = poisoned_engine(model, attention_backend="triton", device="auto", **OPTIONS)
     asks = [
-        submit(number, list(range(3, 6 + 9 * number)), 4, ignore_eos=True, temperature=0.8 * (number % 2), seed=number)
-        for number in range(3)
+        submit(0, [3, 4, 5], 4, ignore_eos=True, repetition_penalty=1.3, temperature=0.9, seed=5, logprobs=2),
+        submit(1, list(range(3, 15)), 4, ignore_eos=True, temperature=0.8, seed=1),
+        submit(2, list(range(3, 24)), 4, ignore_eos=True, frequency_penalty=0.7),
     ]
     loop = RealLoop(engine, 2)
     for ask in asks:
@@ -174,9 +175,9 @@ def compiled() -> int:
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("eager", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_nothing_is_compiled_or_captured_once_it_is_ready(tmp_path: Path, eager: bool, dtype: str) -> None:
-    options = {**OPTIONS, "max_num_seqs": 40, "max_batch_tokens": 400, "kv_cache_blocks": 900}
+@pytest.mark.parametrize(("dtype", "tokens"), [("float32", 400), ("bfloat16", 400), ("bfloat16", 100)])
+def test_nothing_is_compiled_or_captured_once_it_is_ready(tmp_path: Path, eager: bool, dtype: str, tokens: int) -> None:
+    options = {**OPTIONS, "max_num_seqs": 40, "max_batch_tokens": tokens, "kv_cache_blocks": 900}
     engine = poisoned_engine(
         save(tiny_model("grouped queries"), tmp_path), device="cuda", dtype=dtype, enforce_eager=eager, **options
     )
@@ -199,19 +200,19 @@ def test_nothing_is_compiled_or_captured_once_it_is_ready(tmp_path: Path, eager:
 def test_who_attends_is_chosen_by_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_config(save(tiny_model("grouped queries"), tmp_path))
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    assert choose_backend("auto", model, torch.float32, CPU) == ("torch", "")
+    assert choose_backend("auto", model, CPU) == ("torch", "")
     with pytest.raises(CheckpointError, match="--attention-backend triton needs a GPU"):
-        choose_backend("triton", model, torch.float32, CPU)
+        choose_backend("triton", model, CPU)
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert choose_backend("auto", model, torch.bfloat16, gpu) == ("triton", "")
-    assert choose_backend("torch", model, torch.bfloat16, gpu) == ("torch", "")
+    assert choose_backend("auto", model, gpu) == ("triton", "")
+    assert choose_backend("torch", model, gpu) == ("torch", "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    name, why = choose_backend("auto", model, torch.bfloat16, gpu)
+    name, why = choose_backend("auto", model, gpu)
     assert name == "torch"
     assert "7.5" in why
     wide = load_config(save(tiny_model("grouped queries", head_dim=2 * LARGEST_HEAD), tmp_path / "wide"))
-    name, why = choose_backend("triton", wide, torch.bfloat16, gpu)
+    name, why = choose_backend("triton", wide, gpu)
     assert name == "torch"
     assert str(2 * LARGEST_HEAD) in why
