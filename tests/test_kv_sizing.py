@@ -334,7 +334,7 @@ def test_a_gpus_pool_is_sized_by_the_largest_steps(
             before,
             5 * needs.bytes,
             gathered,
-            lambda: replace(engine, blocks=BLOCKS),
+            to_try,
             told.append,
         )
 
