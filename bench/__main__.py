@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
 import sys
+from collections.abc import Iterator
 
 from bench import arrivals, decode, headline, interference, prefill, recording, scheduler, simulate, throughput
 from bench.contestant import BenchmarkError
@@ -35,15 +37,27 @@ def main() -> int:
         one.add_argument("--json", action="store_true", help="print JSON")
         module.add_options(one)
     given = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGINT):  # what was started is ended on the way out
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        report = BENCHMARKS[given.name].run(given, Progress())
+        with _signals_end_it():
+            report = BENCHMARKS[given.name].run(given, Progress())
     except (BenchmarkError, CheckpointError, ProtocolError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     print(json.dumps(report, indent=2) if given.json else BENCHMARKS[given.name].text(report))
     return 0
+
+
+@contextlib.contextmanager
+def _signals_end_it() -> Iterator[None]:
+    """Have SIGTERM and SIGINT end what is done here by `SystemExit`: what was started is ended on the way out."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,8 @@ def _build(
     where, on_a_gpu = _in_words(device.torch_device), device.torch_device.type == "cuda"
     tell(f"computing on {where}")
     backend, why = choose_backend(config.attention_backend, model_config, device.torch_device)
-    tell(f"attention by {backend}{f' ({why})' if why else ''}")
+    if on_a_gpu:
+        tell(f"attention by {backend}{f' ({why})' if why else ''}")
     with_graphs, graphs = backend == "triton" and on_a_gpu and not config.enforce_eager, 0
     if isinstance(model_config, ModelConfig):  # what can't be, shows before anything is loaded
         needs = BlockNeeds.of(config, model_config, max_model_len, dtype)
