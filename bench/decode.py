@@ -73,7 +73,7 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
             return _attention(given, model, config, buffer_mib, tell)
         from bench.bandwidth import bandwidth
         from bench.decode_steps import DecodeSteps
-        from gpu_worker.engine import build_engine
+        from gpu_worker.building import build_engine
 
         engine = build_engine(
             config, lambda text: tell("decode", text), share=lambda done, text: tell.share("decode", done, text)

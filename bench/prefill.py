@@ -84,7 +84,7 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
         os.environ.setdefault("GOMP_SPINCOUNT", str(OPENMP_SPINS))  # as a worker has it
         from bench.matrix_rate import matrix_rate
         from bench.prefill_steps import PrefillSteps
-        from gpu_worker.engine import build_engine
+        from gpu_worker.building import build_engine
         from gpu_worker.loading import DTYPES
 
         engine = build_engine(

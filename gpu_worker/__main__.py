@@ -48,7 +48,7 @@ def main() -> int:
             router = undo.enter_context(bind_router(context, config.bind))  # first: a busy address shows at once
             lifeline.progress("importing torch")
             os.environ.setdefault("GOMP_SPINCOUNT", str(OPENMP_SPINS))  # read once, when torch is imported
-            from gpu_worker.engine import build_engine
+            from gpu_worker.building import build_engine
             from gpu_worker.process import WorkerProcess
 
             engine = build_engine(engine_config, lifeline.progress, share=lifeline.share)

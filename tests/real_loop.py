@@ -7,8 +7,9 @@ import select
 import time
 from pathlib import Path
 
+from gpu_worker.building import build_engine
 from gpu_worker.config import EngineConfig
-from gpu_worker.engine import Engine, build_engine
+from gpu_worker.engine import Engine
 from gpu_worker.pipeline import StepPipeline
 from protocol.identity import new_session
 from protocol.messages import Failed, Plan, Result, Submit

@@ -24,8 +24,9 @@ from bench.device_time import device_seconds
 from bench.shapes import shape_of
 from checkpoint import ModelConfig, describe
 from gpu_worker.attention import AttentionStep, TorchAttention
+from gpu_worker.building import build_engine
 from gpu_worker.config import EngineConfig
-from gpu_worker.engine import Engine, build_engine
+from gpu_worker.engine import Engine
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.pipeline import StepPipeline
 from gpu_worker.session import check_plan

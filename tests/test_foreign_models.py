@@ -19,8 +19,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as their_logging
 
 from checkpoint import CheckpointError, ForeignConfig, describe, load_config, locate
+from gpu_worker.building import build_engine
 from gpu_worker.config import EngineConfig
-from gpu_worker.engine import build_engine
 from gpu_worker.foreign_attention import NAME, UnlikeOursError, attending
 from gpu_worker.foreign_check import check_answers
 from gpu_worker.foreign_loading import load_foreign_model

@@ -180,7 +180,7 @@ def test_no_address_is_open_to_other_hosts() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("module", "unwanted"),
-    [*((module, "torch") for module in START_WITHOUT_TORCH), ("gpu_worker.engine", "transformers")],
+    [*((module, "torch") for module in START_WITHOUT_TORCH), ("gpu_worker.building", "transformers")],
 )
 def test_starting_loads_nothing_heavy_that_is_not_needed(module: str, unwanted: str) -> None:
     code = f"import sys, {module}; print(*(name for name in sys.modules if name.partition('.')[0] == '{unwanted}'))"

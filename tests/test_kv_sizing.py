@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from checkpoint import CheckpointError, load_config
-from gpu_worker import engine as engine_module
+from gpu_worker import building
+from gpu_worker.building import build_engine
 from gpu_worker.config import EngineConfig
-from gpu_worker.engine import Engine, build_engine
+from gpu_worker.engine import Engine
 from gpu_worker.gpu_memory import GPUReading, gpu_memory, read_gpu
 from gpu_worker.kv_cache import bytes_per_block
 from gpu_worker.kv_sizing import (
@@ -327,7 +328,7 @@ def test_a_gpus_pool_is_sized_by_the_largest_steps(
         return replace(engine, blocks=BLOCKS)
 
     def sized(config: EngineConfig, needs: BlockNeeds = needs, gathered: float = 0.0) -> int:
-        return engine_module._kv_blocks(
+        return building._kv_blocks(
             config,
             needs,
             engine.device,
@@ -353,7 +354,7 @@ def test_too_few_blocks_are_refused_before_anything_is_loaded(folder: Path, monk
     def load(*_: Any) -> Any:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr(engine_module, "_load", load)
+    monkeypatch.setattr(building._Builder, "_load", load)
     with pytest.raises(CheckpointError, match="would have 23 blocks of 4 tokens"):
         build_engine(config_of(folder, kv_cache_blocks=23), lambda _: None)
 

@@ -17,9 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from checkpoint import CheckpointError, load_config, locate, read_index
-from gpu_worker import engine, load_meter, loading, safetensors_tensors
+from gpu_worker import building, load_meter, loading, safetensors_tensors
+from gpu_worker.building import build_engine
 from gpu_worker.config import EngineConfig
-from gpu_worker.engine import Engine, build_engine
+from gpu_worker.engine import Engine
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.load_meter import SHARE_SECONDS, LoadMeter
 from gpu_worker.loading import choose_dtype, load_weights, why_dtype
@@ -310,7 +311,7 @@ def test_only_what_is_about_memory_is_said_to_be(
             return torch.empty(2**58)
         raise error
 
-    monkeypatch.setattr("gpu_worker.engine.Decoder", fail)
+    monkeypatch.setattr("gpu_worker.building.Decoder", fail)
     with pytest.raises(CheckpointError, match=said):
         start(save(tiny_model("grouped queries"), tmp_path), [])
 
@@ -326,7 +327,7 @@ def test_a_kv_cache_that_does_not_fit_says_so_and_another_fault_says_what_it_is(
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(KVCache, "allocate", fail)
-    with pytest.raises(CheckpointError, match=r"GiB cannot be made \(no such kernel\)"):
+    with pytest.raises(CheckpointError, match=r"its kernels cannot be made \(no such kernel\)"):
         start(folder, [])
 
 
@@ -534,9 +535,9 @@ def test_the_shares_of_all_tensors_make_a_whole(storage: str, tmp_path: Path, mo
 
 def test_threads_that_no_gpu_uses_are_passed_over_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(engine, "CUDADevice", object)
+    monkeypatch.setattr(building, "CUDADevice", object)
     told: list[str] = []
-    engine._device(EngineConfig(), told.append)
+    building._device(EngineConfig(), told.append)
     assert told == []
-    engine._device(EngineConfig(threads=2), told.append)
+    building._device(EngineConfig(threads=2), told.append)
     assert told == ["--threads 2 is passed over: it is for a CPU, and a GPU computes (--device)"]

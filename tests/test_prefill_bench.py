@@ -16,8 +16,9 @@ from bench.operations import pairs, prompt_operations
 from bench.prefill_steps import Chunk, PrefillSteps, chunks
 from bench.shapes import shape_of
 from checkpoint import ModelConfig, describe
+from gpu_worker.building import build_engine
 from gpu_worker.config import EngineConfig
-from gpu_worker.engine import Engine, build_engine
+from gpu_worker.engine import Engine
 from gpu_worker.pipeline import StepPipeline
 from gpu_worker.session import check_plan
 from protocol.messages import Plan, RowFlag
