@@ -98,7 +98,7 @@ class _Builder:
         needs = BlockNeeds.of(config, shape, self._max_model_len, self._dtype)
 
         def to_try() -> Engine:
-            return self._with_kernels(self._engine(model, shape, BLOCKS, 0.0), graphs=False)
+            return self._ready(self._engine(model, shape, BLOCKS, 0.0), graphs=False, tell=lambda _: None)
 
         # Rows of unlike lengths are padded, to twice what they are at most, and so are keys and values of one layer.
         gathered = 2 / shape.num_layers if self._backend == "torch" else 0.0
@@ -106,7 +106,7 @@ class _Builder:
         gib = blocks * needs.bytes / 2**30
         self._tell(f"KV cache of {blocks} blocks, {blocks * config.block_size} tokens, {gib:.1f} GiB")
         try:
-            return self._with_kernels(self._engine(model, shape, blocks, kv_fill), graphs=self._with_graphs)
+            return self._ready(self._engine(model, shape, blocks, kv_fill), graphs=self._with_graphs, tell=self._tell)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise CheckpointError(f"the KV cache and its kernels cannot be made ({first_line(error)})") from error
@@ -170,9 +170,10 @@ class _Builder:
             max_model_len=self._max_model_len,
         )
 
-    def _with_kernels(self, engine: Engine, *, graphs: bool) -> Engine:
+    def _ready(self, engine: Engine, *, graphs: bool, tell: Callable[[str], None]) -> Engine:
+        """Return an engine whose kernels are compiled, and captured if `graphs`."""
         if self._backend == "triton":
-            self._tell(engine.runner.use_paged_kernels(self._device, self._share, graphs=graphs))
+            tell(engine.runner.use_paged_kernels(self._device, self._share, graphs=graphs))
         return engine
 
 
