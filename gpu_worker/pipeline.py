@@ -109,11 +109,11 @@ class StepPipeline:
         """Put a plan behind those in flight; there must be room."""
         device, recorder = self._device, self._recorder
         about = recorder.about(plan)
-        staging = nanoseconds()
+        began = nanoseconds()
         buffers = self._free[-1]
         host, columns = buffers.staging.stage(plan)
         self._free.pop()
-        launching = recorder.add(SpanKind.STAGE, staging, about=about)
+        staged = recorder.add(SpanKind.STAGE, began, about=about)
         samples = len(host.sample_slot)
         batch = Batch(plan, buffers, samples, host.listed)
         entries = 0 if host.listed is None else np.count_nonzero(host.listed) * int(host.listed.max())
@@ -160,7 +160,7 @@ class StepPipeline:
         device.copy_out.run(_guarded(batch, copy_out))
         batch.finished = device.copy_out.record(timed=recorded)
         self._in_flight.append(batch)
-        recorder.add(SpanKind.LAUNCH, launching, about=about)
+        recorder.add(SpanKind.LAUNCH, staged, about=about)
 
     def ready(self) -> bool:
         """Whether the oldest plan's answer can be collected."""
