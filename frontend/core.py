@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, count
 from math import inf
 
+from frontend.cache_reset import CacheReset
 from frontend.delta_rows import DeltaRow, rows_of
 from frontend.intake import Intake
 from frontend.model_text import ModelText
@@ -28,6 +29,7 @@ from protocol.messages import (
     Message,
     Ping,
     Pong,
+    PrefixCacheReset,
     Totals,
     Unattached,
 )
@@ -71,6 +73,7 @@ class FrontendCore:
         self.draining = False  # no new requests any more
         self.counters: Counter[str] = Counter()
         self.tally = Tally()
+        self.resets: dict[int, CacheReset] = {}  # those that schedulers have not all answered yet, by their numbers
         self._ids = count(1)
         self._unplaced: dict[Stream, float] = {}  # until when each waits for a scheduler
         self._limited: set[Stream] = set()  # live ones that have a deadline
@@ -184,6 +187,21 @@ class FrontendCore:
         peer.answer(message, now)
         self.speak_to[identity] = None
 
+    # ------------------------------------------------------------ what is cached
+
+    def reset_prefix_cache(self, done: Callable[[int], None]) -> CacheReset:
+        """Have every scheduler forget what is cached; `done` is told how many blocks when all have said they did.
+
+        Until `give_up_reset` it waits for them.
+        """
+        number = next(self._ids)
+        reset = self.resets[number] = CacheReset(number, self.links, done)
+        return reset
+
+    def give_up_reset(self, reset: CacheReset) -> None:
+        """Wait no more for answers to it."""
+        del self.resets[reset.number]
+
     # ------------------------------------------------------------ from schedulers
 
     def hear_scheduler(self, index: int, message: Message, now: float) -> None:
@@ -208,6 +226,9 @@ class FrontendCore:
                 link.worker_trouble = message.trouble
             case Totals() if link.attached is not None and message.session == link.attached.session:
                 link.totals = message
+            case PrefixCacheReset() if link.attached is not None and message.session == link.attached.session:
+                if (reset := self.resets.get(message.request)) is not None:
+                    reset.hear(link, message)
             case Ping():
                 link.say(Pong(link.incarnation, 0))
             case _:

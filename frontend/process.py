@@ -40,6 +40,7 @@ from protocol.messages import (
     Joined,
     Ping,
     Pong,
+    PrefixCacheReset,
     SpanKind,
     StartTimeline,
     StopTimeline,
@@ -171,7 +172,7 @@ class FrontendProcess:
                 if frame is None:
                     break
                 try:
-                    message = decode(frame, Attached, Unattached, Pong, Ping, Deltas, Totals)
+                    message = decode(frame, Attached, Unattached, Pong, Ping, Deltas, Totals, PrefixCacheReset)
                 except ProtocolError as error:
                     self._dropped.add(error)
                 else:

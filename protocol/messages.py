@@ -478,6 +478,25 @@ class Totals:
     busy: Annotated[float, Real(0.0, 1e12)]
 
 
+@dataclass(frozen=True, slots=True)
+class ResetPrefixCache:
+    """Client to scheduler: nothing that was computed up to now shall serve requests that begin from now on.
+
+    `request` is a number of the client's own choice.
+    """
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCacheReset:
+    """Scheduler to client: that is done, at all of its workers; `blocks` had been kept or were about to be."""
+
+    session: Session
+    request: RequestId
+    blocks: Count
+
+
 # ---------------------------------------------------------------- text client and frontend
 
 
@@ -743,7 +762,8 @@ class View:
 
 Message = (
     Ping | Pong | Open | Opened | Refused | Plan | Result | Failed | Close
-    | Attach | Attached | Unattached | Submit | Abort | Deltas | AskTotals | Totals | Generate | Cancel | Chunk
+    | Attach | Attached | Unattached | Submit | Abort | Deltas | AskTotals | Totals
+    | ResetPrefixCache | PrefixCacheReset | Generate | Cancel | Chunk
     | Joined | Record | ClockAsk | ClockTold | Spans | Load
     | StartTimeline | StopTimeline | AskTimeline | TimelineState | Watch | View
 )  # fmt: skip

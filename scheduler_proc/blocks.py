@@ -15,7 +15,7 @@ class BlockPool:
         blank ──take──► in use ──give_back──► blank, or cached if it can be found in the index
           ▲               ▲ └─share─┐ (by several requests)      │ │
           │               └─────────┴───────────share────────────┘ │
-          └──────────────── take, when no blank ones are left ─────┘
+          └───── take, when no blank ones are left; forget_all ────┘
 
     The blank ones lie on a stack, so that what was used last is used next and memory that was never needed stays
     untouched. Of the cached ones those go first that were unused for longest.
@@ -52,6 +52,12 @@ class BlockPool:
         missing = min(count - self._blank, len(self._cached))
         if missing > 0:
             self._evict(missing)
+
+    def forget_all(self) -> int:
+        """Make cached blocks blank, and let none that is in use be found; return how many blocks had a name."""
+        forgotten = self._index.forget_all()
+        self._push(self._cached.take(len(self._cached)))
+        return forgotten
 
     def share(self, blocks: NDArray[np.int32]) -> None:
         """Let the caller use blocks, too, that were found in the index; each is to be given back as if taken."""

@@ -269,6 +269,13 @@ class Scheduler:
         """Do what can wait until plans are on their way, and would else delay a later one."""
         self._running.catch_up()
 
+    def reset_prefix_cache(self) -> int:
+        """Let nothing that was computed so far serve who begins from now on; return how many blocks are forgotten.
+
+        Cached blocks that nobody uses are blank then. Those who run keep theirs, and lose no token.
+        """
+        return self._running.cache.reset()
+
     # ------------------------------------------------------------------ leaving
 
     def _preempt(self, request: Request) -> None:

@@ -87,6 +87,10 @@ class Fleet:
         for worker in self._open:
             self._schedulers[worker].catch_up()
 
+    def reset_prefix_cache(self) -> int:
+        """Forget, at every worker, what was computed so far, as `Scheduler` does; return how many blocks in all."""
+        return sum(self._schedulers[worker].reset_prefix_cache() for worker in self._open)
+
     def lacks_answer(self, worker: int, step: int) -> bool:
         """Whether a worker that has answered up to `step` has answered something that never came."""
         oldest = self._schedulers[worker].oldest_step if worker in self._open else None

@@ -147,6 +147,15 @@ class PrefixCache:
         self._index.forget(slots.table[slot, : slots.table_len[slot]])
         slots.named[slot] = _NO_MORE
 
+    def reset(self) -> int:
+        """Let nothing be found of what was sent to be computed up to now; return how many blocks had a name.
+
+        Of those who run no more is named, not even what they begin with from now on: it builds on what was forgotten.
+        """
+        slots = self._slots
+        slots.named[slots.live] = _NO_MORE
+        return self._blocks.forget_all()
+
     def check(self) -> None:
         """Assert what holds between any two verbs."""
         slots, index, size = self._slots, self._index, self._blocks.block_size

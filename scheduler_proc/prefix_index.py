@@ -70,6 +70,15 @@ class PrefixIndex:
         self.serial[blocks] = 0
         self.ready[blocks] = False
 
+    def forget_all(self) -> int:
+        """Take the names of all blocks away; return how many had one."""
+        forgotten = len(self._block_of)
+        self._block_of.clear()
+        self._link_of.clear()
+        self.serial[:] = 0
+        self.ready[:] = False
+        return forgotten
+
     def extend(self, known: Prefix, tokens: bytes, width: int, most: int, salt: str) -> Prefix:
         """Return how far `tokens` (u4, `width` bytes a block) are ready for a `salt`, `most` blocks at most.
 

@@ -16,7 +16,21 @@ from protocol.endpoints import clear_away
 from protocol.errors import ProtocolError
 from protocol.identity import new_session
 from protocol.lifeline import Lifeline
-from protocol.messages import Abort, AskTotals, Attach, Failed, Joined, Opened, Ping, Pong, Result, SpanKind, Submit
+from protocol.messages import (
+    Abort,
+    AskTotals,
+    Attach,
+    Failed,
+    Joined,
+    Opened,
+    Ping,
+    Pong,
+    PrefixCacheReset,
+    ResetPrefixCache,
+    Result,
+    SpanKind,
+    Submit,
+)
 from protocol.sockets import (
     LONGEST_TURN_SECONDS,
     PULSE_SECONDS,
@@ -209,7 +223,7 @@ class SchedulerProcess:
 
     def _hear_client(self, received: Received, now: float) -> None:
         peer = received.peer
-        message = decode(received.frame, Attach, Submit, Abort, Ping, Pong, AskTotals)
+        message = decode(received.frame, Attach, Submit, Abort, Ping, Pong, AskTotals, ResetPrefixCache)
         if isinstance(message, Attach):
             replaced = self._clients.attach(peer, message, self._fleet.opened, now)
             if replaced is not None:
@@ -229,6 +243,9 @@ class SchedulerProcess:
             self._clients.say(peer, self._fleet.totals(sum(link.busy for link in self._links)))
             for link in self._links:
                 link.ask_busy()  # for the next time
+        elif isinstance(message, ResetPrefixCache):
+            blocks = self._fleet.reset_prefix_cache()
+            self._clients.say(peer, PrefixCacheReset(self._session, message.request, blocks))
 
     def _trouble(self, now: float) -> str:
         troubles = [link.trouble(now, self._step_timeout) for link in self._links]

@@ -121,6 +121,17 @@ class CoreLoop:
             self.scheduler.check()
         return True
 
+    def expire(self) -> None:
+        self.scheduler.expire(self.now)
+        self.scheduler.check()
+
+    def reset(self) -> int:
+        """Who begins from now on is to use nothing of those who began before: the model sees to it."""
+        forgotten = self.scheduler.reset_prefix_cache()
+        self.model.resets += 1
+        self.scheduler.check()
+        return forgotten
+
     def deliver(self, withhold: Sequence[int] = ()) -> None:
         """All that is done in the shadow of the device."""
         self.scheduler.catch_up()

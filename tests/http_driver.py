@@ -15,7 +15,7 @@ from frontend.http.app import make_app
 from frontend.http.timeline import Desk
 from frontend.model_text import ModelText
 from protocol.awake_clock import AwakeClock
-from protocol.messages import Abort, Finish, Submit
+from protocol.messages import Abort, Finish, ResetPrefixCache, Submit
 from tests.fake_desk import FakeDesk
 from tests.frontend_driver import Driver
 from tests.stub_scheduler import listing
@@ -26,7 +26,7 @@ Script = Callable[[Submit], Sequence[int]]
 
 
 class HttpDriver:
-    """A core behind the application. Tokens come one by one; `submitted` and `aborted` have what was asked for.
+    """A core behind the application. Tokens come one by one; `submitted`, `aborted`, `resets` have what was asked.
 
     `fails` ends each request with that error, `fails_as`, as soon as it has had `fails_after` tokens; `pace` is in
     seconds a token. Of each prompt `cached` tokens were not computed. `desk` is the timeline's.
@@ -43,6 +43,7 @@ class HttpDriver:
         self.fails_as = Finish.ERROR
         self.submitted: list[Submit] = []
         self.aborted: list[int] = []
+        self.resets: list[int] = []
         self._running: dict[int, tuple[Submit, list[int], int]] = {}
         clock = AwakeClock(1.0, lambda: self.it.now)
         self.callers = Callers(self.it.core, clock, self._later)
@@ -72,6 +73,7 @@ class HttpDriver:
         """Assert that nothing is left of all requests."""
         assert not self.callers
         assert not self.it.core.peers
+        assert not self.it.core.resets
         assert not self._running
         self.it.core.check()
 
@@ -91,6 +93,8 @@ class HttpDriver:
                 self.aborted += message.request.tolist()
                 for request in message.request.tolist():
                     self._running.pop(request, None)
+            elif isinstance(message, ResetPrefixCache):
+                self.resets.append(message.request)
         for submit, tokens, at in list(self._running.values()):
             self._step(submit, tokens, at)
         for identity in list(self.it.core.speak_to):

@@ -74,6 +74,9 @@ class StubModel:
         self.tables = np.zeros((worker.slots, -(-worker.max_model_len // worker.block_size)), np.int64)
         self.last_token = np.full(worker.slots, POISON, np.int64)
         self.seeds = np.full(worker.slots, POISON, object)
+        self.resets = 0
+        self.begun = np.zeros(worker.slots, np.int64)  # by slot: how many resets there had been when its request began
+        self.age = np.zeros_like(self.kv)  # the same, of whoever wrote it
         self.steps = 0
 
     def run(self, plan: Plan) -> Result:
@@ -86,6 +89,7 @@ class StubModel:
         assert plan.count.sum() <= worker.max_batch_tokens
         for slot, temperature, seed in zip(plan.begin_slot, plan.temperature, plan.seed, strict=True):
             self.seeds[slot] = int(seed) if temperature > 0 else -1
+        self.begun[plan.begin_slot] = self.resets
         assert len(plan.table_block) <= worker.blocks, "more table entries than the worker takes"
         assert (plan.table_block >= 1).all()
         assert (plan.table_block <= worker.blocks).all()
@@ -116,11 +120,14 @@ class StubModel:
             block = self.tables[slot, place // self.worker.block_size]
             assert block > 0, "writes to a block that the row has not been given"
             self.kv[block, place % self.worker.block_size] = token
+            self.age[block, place % self.worker.block_size] = self.begun[slot]
 
     def _read(self, slot: int, length: int) -> list[int]:
         table = self.tables[slot, : -(-length // self.worker.block_size)]
         tokens: list[int] = self.kv[table].reshape(-1)[:length].tolist()
         assert POISON not in tokens, "reads KV that nobody wrote"
+        ages = self.age[table].reshape(-1)[:length]
+        assert (ages >= self.begun[slot]).all(), "reads KV of a request that had begun before a reset"
         return tokens
 
 

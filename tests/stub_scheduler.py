@@ -25,6 +25,8 @@ from protocol.messages import (
     Message,
     Ping,
     Pong,
+    PrefixCacheReset,
+    ResetPrefixCache,
     Submit,
     Unattached,
 )
@@ -34,6 +36,7 @@ Script = Callable[[Submit], list[int]]
 """All tokens that a request would get, counted from its original prompt; an end token may be the last."""
 
 TURN_MILLISECONDS = 1
+CACHED_BLOCKS = 7
 
 
 def deltas(
@@ -160,7 +163,8 @@ class StubScheduler:
                     self._closing.wait(0.05)
                     continue
                 while (received := receive_from_peer(self._router)) is not None:
-                    self._hear(received.peer, decode(received.frame, Attach, Submit, Abort, Ping, Pong, AskTotals))
+                    told = decode(received.frame, Attach, Submit, Abort, Ping, Pong, AskTotals, ResetPrefixCache)
+                    self._hear(received.peer, told)
                 if self._allowance > 0 and self._running:
                     self._allowance -= 1
                     for running in list(self._running.values()):
@@ -181,6 +185,8 @@ class StubScheduler:
             self._send(peer, Unattached(self.session))
         elif isinstance(message, Ping):
             self._send(peer, Pong(self.session, 0))
+        elif isinstance(message, ResetPrefixCache):
+            self._send(peer, PrefixCacheReset(self.session, message.request, CACHED_BLOCKS))
         elif isinstance(message, Submit):
             script = self._script(message)
             tokens = script[: message.max_tokens]

@@ -550,7 +550,9 @@ def test_a_vanished_client_takes_only_its_own_requests_along() -> None:
 
 
 def random_workload(seed: int, credit: int) -> int:
-    """Arrivals, aborts, lags and failures at random moments on a random machine; returns the tokens not computed.
+    """Arrivals, aborts, lags, deadlines, resets and failures at random moments on a random machine.
+
+    Returns the tokens not computed.
 
     Prompts begin alike, or with what an earlier request has said.
     """
@@ -576,7 +578,9 @@ def random_workload(seed: int, credit: int) -> int:
             shared = dice.randint(1, len(known))
             prompt = (known[:shared] + prompt[: dice.randint(0, 9)])[: max_model_len - 1]
         hot = dice.random() < 0.5
-        asks.append(submit(request, prompt, dice.randint(1, 30), temperature=float(hot), seed=dice.randrange(2**64)))
+        seed, timeout = dice.randrange(2**64), dice.choice([0.0, 0.0, 0.0, 60.0])
+        ask = submit(request, prompt, dice.randint(1, 30), temperature=float(hot), seed=seed, timeout=timeout)
+        asks.append(ask)
     events = [dice.random() for _ in range(400)]
     loop = CoreLoop(worker, credit)
     arrivals = list(asks)
@@ -589,6 +593,10 @@ def random_workload(seed: int, credit: int) -> int:
             loop.abort(request)
         elif event < 0.14:
             loop.fail()
+        elif event < 0.145:
+            loop.reset()
+        elif event < 0.17:
+            loop.expire()
         elif event < 0.55:
             loop.plan()
         elif event < 0.95:
@@ -602,9 +610,10 @@ def random_workload(seed: int, credit: int) -> int:
     for ask in asks:
         received = loop.received[ask.request]
         expected = solo(ask, hashed, max_model_len)
-        if received.finish in (Finish.ABORT, Finish.ERROR):
+        if received.finish in (Finish.ABORT, Finish.ERROR, Finish.TIMEOUT):
             assert received.tokens == expected[: len(received.tokens)]
-            assert received.finish is Finish.ERROR or ask.request in aborted
+            assert received.finish is not Finish.ABORT or ask.request in aborted
+            assert received.finish is not Finish.TIMEOUT or ask.timeout
         else:
             assert received.tokens == expected
             stopped = expected[-1] == EOS

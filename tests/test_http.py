@@ -899,7 +899,7 @@ async def test_a_body_over_the_limit_is_413_said_or_not(serve: Serve) -> None:
 
 async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_shape(serve: Serve) -> None:
     it = serve()
-    others = "/metrics, /tokenize, /detokenize"
+    others = "/metrics, /tokenize, /detokenize, /reset_prefix_cache"
     timeline = "/timeline, /timeline/live, /timeline/status, /timeline/file, /timeline/start, /timeline/stop"
     there = f"there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version, {others}, {timeline}"
     message = error_of(await it.client.post("/chat/completions"), 404)["message"]

@@ -372,6 +372,45 @@ def test_a_worker_that_comes_back_has_nothing_left() -> None:
     assert loop.received[3].cached == 0
 
 
+def test_what_is_cached_is_forgotten_by_a_reset_and_its_blocks_are_blank() -> None:
+    loop = CoreLoop(opened(), 2)
+    for request in (1, 2):
+        served(loop, submit(request, text(18, seed=request), 1))
+    waiting = submit(3, text(18), 5, ignore_eos=True)
+    loop.submit(waiting)
+    loop.scheduler._running.cache.look_up(loop.scheduler._requests[1, 3])  # it remembers what is forgotten then
+    assert loop.reset() == 2 * 4
+    assert loop.reset() == 0
+    assert len(loop.scheduler._running.blocks._cached) == 0
+    assert loop.scheduler.free_blocks == 64
+    loop.drain()
+    assert loop.tokens(3) == solo(waiting)
+    assert loop.received[3].cached == 0
+    served(loop, submit(4, text(18), 1))
+    assert loop.received[4].cached == 16, "what was computed since is found"
+
+
+@pytest.mark.parametrize("credit", CREDITS)
+@pytest.mark.parametrize("moment", range(12))
+def test_after_a_reset_nobody_finds_what_those_compute_who_had_begun(credit: int, moment: int) -> None:
+    loop = CoreLoop(opened(max_batch_tokens=12), credit)
+    asks = [submit(length, text(length, seed=length), 20, ignore_eos=True) for length in (17, 14, 3)]
+    for ask in asks:
+        loop.submit(ask)
+    for event in range(moment):
+        if event % 2 or loop.plan() is None:
+            loop.settle()
+    if moment % 3:
+        loop.scheduler.catch_up()
+    begun = [request.ask for request in loop.scheduler._running.requests()]
+    loop.reset()
+    loop.drain()
+    for ask in asks:
+        assert loop.tokens(ask.request) == solo(ask)
+        served(loop, submit(100 + ask.request, [*ask.prompt.tolist(), *loop.tokens(ask.request)], 1))
+        assert (loop.received[100 + ask.request].cached == 0) == (ask in begun)
+
+
 def test_a_plan_has_no_more_table_entries_than_there_are_blocks_however_many_are_shared() -> None:
     loop = CoreLoop(opened(slots=8, blocks=40), 2)  # the stub refuses such a plan, as the worker does
     served(loop, submit(0, text(49), 1))

@@ -19,6 +19,7 @@ from frontend.config import ServeConfig
 from frontend.core import FAILED, SHUTTING_DOWN, FrontendCore
 from frontend.http.answer import Answer
 from frontend.http.body import object_of
+from frontend.http.cache import add_cache
 from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, timed_out, too_many, unavailable
 from frontend.http.gate import Gate
 from frontend.http.guard import KeyGuard
@@ -111,7 +112,7 @@ class Api:
 
 
 def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig, desk: Desk) -> FastAPI:
-    """Return the application: OpenAI's endpoints, /health, /version and /metrics, those of tokens and the timeline."""
+    """Return the application: OpenAI's endpoints, /health, /version, /metrics, those of tokens, cache and timeline."""
     gate = Gate(core, callers, config.max_body_mib)
     api = Api(core, callers, clock, gate)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -130,6 +131,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     app.get("/version", response_model=None)(api.version)
     add_metrics(app, core, clock)
     add_tokens(app, core, gate)
+    add_cache(app, core, callers, clock, gate)
     add_timeline(app, desk, config.max_body_mib)
     paths = [
         route.path

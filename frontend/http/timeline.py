@@ -16,6 +16,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from frontend.http.body import object_of, read_body
 from frontend.http.errors import ApiError, unavailable
+from frontend.http.own_page import check_own_page
 from frontend.http.page_files import PAGE_PATH, PAGE_PATHS, page_file
 from frontend.text_error import MOST_SHOWN, shown
 from frontend.timeline_desk import Question, TimelineUnavailableError
@@ -23,9 +24,6 @@ from protocol.messages import AskTimeline, StartTimeline, StopTimeline, Timeline
 from timeline.config import wrong_name
 
 NUMBERED_BY_THE_DESK = 0
-
-_OWN_PAGES = ("none", "same-origin")
-"""What a browser says of who asks (Sec-Fetch-Site): the user, or a page of this server."""
 
 _FRESH = {"cache-control": "no-store"}
 
@@ -60,13 +58,13 @@ class TimelineApi:
 
     async def start(self, request: Request) -> Response:
         """Start a recording; the body, if there is one, may name the file."""
-        _check_own_page(request)
+        check_own_page(request, "control recordings")
         file = _file(await read_body(request, self._most_mib)) if _has_body(request) else ""
         return await self._ask(StartTimeline(NUMBERED_BY_THE_DESK, file))
 
     async def stop(self, request: Request) -> Response:
         """End the recording."""
-        _check_own_page(request)
+        check_own_page(request, "control recordings")
         return await self._ask(StopTimeline(NUMBERED_BY_THE_DESK))
 
     async def status(self) -> Response:
@@ -116,21 +114,6 @@ def add_timeline(app: FastAPI, desk: Desk, most_mib: float) -> None:
     app.get("/timeline/file", response_model=None)(api.file)
     app.post("/timeline/start", response_model=None)(api.start)
     app.post("/timeline/stop", response_model=None)(api.stop)
-
-
-def _check_own_page(request: Request) -> None:
-    """Raise `ApiError` if another site's page asks: any page may send a POST without a body to any server.
-
-    Browsers name the asker's site only to servers with TLS or on this machine, but to all of them the page's origin.
-    Other programs say neither.
-    """
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None:
-        own = site in _OWN_PAGES
-    else:
-        own = origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
-    if not own:
-        raise ApiError(403, "pages of other sites may not control recordings")
 
 
 def _look_at(path: Path) -> os.stat_result | None:
