@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal
 
 from protocol.options import lifeline_option, option
-from scheduler_proc.policy import Policy, policy_of
+from scheduler_proc.policy import AGING, Policy, policy_of
 from timeline.options import collector_option, name_option
 
 ONE_STEP_AHEAD = 2
@@ -64,6 +64,10 @@ class SchedulingConfig:
             raise ValueError(f"give --lockstep, which is --max-plans-in-flight 1, or --max-plans-in-flight {most}")
         if self.aging_seconds is not None and not 0 <= self.aging_seconds <= MOST_AGING_SECONDS:
             raise ValueError(f"--aging-seconds must be from 0 to {MOST_AGING_SECONDS:g}, got {self.aging_seconds}")
+        if self.aging_seconds is not None and self.scheduling_policy not in AGING:
+            raise ValueError(
+                f"--aging-seconds is for --scheduling-policy {' and '.join(AGING)}, not for {self.scheduling_policy}"
+            )
         if self.max_prefill_tokens is not None and self.max_prefill_tokens < 1:
             raise ValueError(f"--max-prefill-tokens must be at least 1, got {self.max_prefill_tokens}")
         if self.max_waiting < 0:

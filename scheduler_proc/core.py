@@ -297,7 +297,7 @@ class Scheduler:
         self._behind.pop(request.key, None)
         self._deadlines.ended(request)
         if request.first_planned == NEVER:
-            self._policy.left(request.client, request.ask)
+            self._policy.left(request.client, request.ask, request.rank)
         if request.slot < 0:
             self._waiting.ended(request)
         else:

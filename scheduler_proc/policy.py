@@ -23,6 +23,9 @@ from protocol.messages import Submit
 
 PolicyName = Literal["fcfs", "priority", "shortest-prefill-first", "round-robin"]
 
+AGING: tuple[PolicyName, ...] = ("priority", "shortest-prefill-first")
+"""Policies that waiting outweighs, by so many seconds."""
+
 FEW_USERS = 1024
 """So many rounds that are over are not worth a clean-up."""
 
@@ -45,8 +48,8 @@ class Policy:
     def began(self, rank: float) -> None:
         """Note that a request of that rank has got a slot."""
 
-    def left(self, client: int, ask: Submit) -> None:
-        """Note that a request has ended that never got a slot."""
+    def left(self, client: int, ask: Submit, rank: float) -> None:
+        """Note that a request of that rank has ended that never got a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +122,10 @@ class RoundRobin(Policy):
         """Go on to its round, if that is a newer one."""
         self._round = max(self._round, int(rank))
 
-    def left(self, client: int, ask: Submit) -> None:
-        """Give its user the round back."""
+    def left(self, client: int, ask: Submit, rank: float) -> None:
+        """Give its user the round back if it was the last one: of any other, those behind it keep theirs."""
         user = client, ask.user
-        if (turn := self._next.get(user, 0)) > self._round:
+        if (turn := self._next.get(user, 0)) > self._round and turn - 1 == rank:
             self._next[user] = turn - 1
 
 

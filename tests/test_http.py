@@ -923,6 +923,9 @@ async def test_with_a_key_only_those_who_bring_it_are_served_but_health_is_open(
         for request in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/nothing")):
             answer = await it.client.request(*request, headers=raw)
             assert error_of(answer, 401)["code"] == "invalid_api_key"
+    for scheme in ("bearer", "BEARER"):
+        answer = await it.client.get("/v1/models", headers={"authorization": f"{scheme} secret"})
+        assert answer.status_code == 200
     answer = await it.client.get("/v1/models", headers={"authorization": "Bearer secret"})
     assert answer.status_code == 200
     assert (await it.client.get("/health")).status_code == 200

@@ -268,6 +268,13 @@ async def test_whoever_prefers_openmetrics_gets_it_and_the_key_is_needed_as_else
     assert answer.text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("accept", ["text/plain; version=abc", "application/openmetrics-text; version=1..0", "*/*;q=é"])
+async def test_whoever_prefers_what_is_none_gets_the_plain_form(serve: Serve, accept: str) -> None:
+    told = await serve().client.get("/metrics", headers={b"accept": accept.encode()})
+    assert told.status_code == 200
+    assert told.headers["content-type"].startswith("text/plain")
+
+
 async def test_the_document_names_every_number_and_no_other(serve: Serve) -> None:
     it = serve()
     it.it.scheduler(0, TOTALS)

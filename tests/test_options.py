@@ -98,6 +98,9 @@ def test_what_contradicts_itself_is_refused_and_what_is_only_said_twice_is_not()
     assert SchedulingConfig(lockstep=True, max_plans_in_flight=1).credit == 1
     with pytest.raises(ValueError, match="give --lockstep, .* or --max-plans-in-flight 2"):
         SchedulingConfig(lockstep=True, max_plans_in_flight=2)
+    assert SchedulingConfig(aging_seconds=5.0, scheduling_policy="priority").aging_seconds == 5.0
+    with pytest.raises(ValueError, match="--aging-seconds is for --scheduling-policy priority and shortest-.*fcfs"):
+        SchedulingConfig(aging_seconds=5.0)
 
 
 @pytest.mark.parametrize(

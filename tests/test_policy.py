@@ -287,6 +287,21 @@ def test_a_request_that_ends_while_it_waits_costs_its_user_no_turn() -> None:
     assert served(loop, 100, 101, 102, 103) == [101, 100, 102, 103]
 
 
+def test_requests_that_end_while_they_wait_put_no_two_of_a_user_into_one_round() -> None:
+    loop = one_at_a_time(RoundRobin())
+    for request in range(1, 21):
+        loop.submit(submit(request, [1], 2, user="Ann"))
+    for oldest in range(1, 15):  # gives up, and another comes
+        loop.abort(oldest)
+        loop.submit(submit(20 + oldest, [1], 2, user="Ann"))
+    for request in (101, 102, 103):
+        loop.submit(submit(request, [1], 2, user="Bob"))
+    turns = served(loop, *range(15, 35), 101, 102, 103)
+    places = [turns.index(request) for request in (101, 102, 103)]
+    assert places[1] - places[0] <= 2
+    assert places[2] - places[1] <= 2
+
+
 def test_users_of_one_name_at_two_clients_are_two() -> None:
     policy = RoundRobin()
     ranks = [policy.rank(client, submit(1, [1], user="Ann"), 0.0) for client in (1, 1, 2)]

@@ -21,13 +21,13 @@ class KeyGuard:
     def __init__(self, app: ASGIApp, key: str) -> None:
         """Guard `app`."""
         self._app = app
-        self._expected = f"Bearer {key}".encode()
+        self._key = key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it by 401."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not secrets.compare_digest(given, self._expected):
+            scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not secrets.compare_digest(given, self._key):
                 error = ApiError(
                     401,
                     "the API key is missing or wrong; send it as Authorization: Bearer KEY",

@@ -153,5 +153,8 @@ def add_metrics(app: FastAPI, core: FrontendCore, clock: AwakeClock) -> None:
 
     @app.get("/metrics", response_model=None)
     async def metrics(request: Request) -> Response:
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        try:
+            encode, kind = choose_encoder(request.headers.get("accept", ""))
+        except (TypeError, ValueError):  # what it makes of versions that are none
+            encode, kind = choose_encoder("")
         return Response(encode(collector), headers={"content-type": kind})
