@@ -71,6 +71,10 @@ def _attend(
     own = token.to(tl.int64) * kv_heads * group + head * group + heads  # of all query heads of all tokens
     mine = row.to(tl.int64) * kv_heads * group + head * group + heads  # of those of all rows
     table = tables + tl.load(row_slot + row).to(tl.int64) * table_stride
+    if not scattered:  # noqa: SIM102 - this is decided when the kernel is compiled
+        if (part == 0) & (length <= 0):  # no row at all
+            nothing = tl.zeros([padded_group, padded_dim], tl.float32)
+            tl.store(out + own[:, None] * head_dim + dims[None, :], nothing.to(out.dtype.element_ty), mask=here)
     if first < end:
         q = tl.load(query + own[:, None] * head_dim + dims[None, :], mask=here, other=0.0)
         most = tl.full([padded_group], -1e30, tl.float32)
@@ -167,7 +171,7 @@ class PagedDecode:
 
         `keys`, `values`: a layer's cache, [blocks, block_size, kv_heads, head_dim]. Row r sees the first `lengths[r]`
         (int32 [R]) positions of the block table `tables[slots[r]]` (int32), or the last `window` of these. A row of
-        length 0 is none: anything comes out.
+        length 0 or less is none, and zeros come out.
         """
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         self._launch(q.contiguous(), keys, values, tables, slots, lengths, window, None, out, self.parts_for(len(q)))
