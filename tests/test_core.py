@@ -15,6 +15,7 @@ from scheduler_proc.core import MAX_DEATHS, MAX_STRIKES, Scheduler
 from scheduler_proc.outbox import MOST_PIECES
 from scheduler_proc.request import NEVER
 from tests.core_loop import CLIENT, CoreLoop, solo, submit
+from tests.seeds import seeds
 from tests.stub_model import EOS, NAN_TOKEN, VOCAB, StubModel, counting, hashed, opened
 
 CREDITS = (1, 2, 3, 5)
@@ -621,7 +622,7 @@ def random_workload(seed: int, credit: int) -> int:
     return loop.scheduler.counters.cached_tokens
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(60, 150))
 def test_tokens_are_those_of_solo_runs_whatever_happens_around_them(seed: int) -> None:
     for credit in (1, 2, 3):
         random_workload(seed, credit)

@@ -17,6 +17,7 @@ from gpu_worker.engine import Engine
 from protocol.messages import Failed, Finish, Result
 from tests.core_loop import submit
 from tests.real_loop import RealLoop, alone, poisoned_engine
+from tests.seeds import seeds
 from tests.tiny_models import VOCAB, save, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -40,7 +41,7 @@ def _prompt(dice: random.Random, longest: int) -> list[int]:
     return [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, longest))]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(10, 20))
 def test_overlap_chunks_neighbours_and_preemption_change_no_token(tiny: Path, seed: int) -> None:
     dice = random.Random(seed)
     block_size = dice.choice([3, 4, 16])
