@@ -56,11 +56,11 @@ class _Layer:
 
     @classmethod
     def taking_over(cls, weights: LayerWeights, ops: LayerOps[Any]) -> _Layer:
-        normed = weights.q_norm is not None and weights.k_norm is not None
+        q_norm, k_norm = weights.q_norm, weights.k_norm
         return cls(
             input_norm=weights.input_norm,
             qkv=ops.projection(weights.qkv, weights.qkv_bias),
-            norms=(weights.q_norm, weights.k_norm) if normed else None,  # type: ignore[arg-type]
+            norms=None if q_norm is None or k_norm is None else (q_norm, k_norm),
             output=ops.projection(weights.output, weights.output_bias),
             mlp_norm=weights.mlp_norm,
             gate_up=ops.projection(weights.gate_up, weights.gate_up_bias),
