@@ -3,9 +3,9 @@
     a decode step's rows   s s s s s p p p      s: slot, position, length; p: padding, in a slot of its own whose blocks
                            └─ 5 ───┘└ 3 ─┘      are all block 0, so that what it writes is nobody's
 
-A decode step is one graph from carry-over to the likeliest token. Any other's ends with hidden states: which of its
-tokens are sampled is another matter each time, and few launches. What is larger than the largest graph, or all if there
-are none, is launched kernel by kernel.
+A decode step is one graph from carry-over to the likeliest token, and another one draws tokens if a row has a
+temperature. Any other step's graph ends with hidden states: which of its tokens are sampled is another matter each
+time, and few launches. What is larger than the largest graph, or all if there are none, is launched kernel by kernel.
 """
 
 from __future__ import annotations
@@ -52,20 +52,22 @@ class PagedSteps:
     """The steps of one model. Their state is the runner's own: tables, last tokens, KV."""
 
     def __init__(
-        self, model: Decoder, cache: KVCache, tables: Tensor, last_token: Tensor, max_tokens: int, *, graphs: bool
-    ) -> None:
-        """Nothing is captured yet. The last slot of `tables` and `last_token` is the padding's.
+        self, model: Decoder, cache: KVCache, tables: Tensor, last_token: Tensor, settings: Settings, max_tokens: int,
+        *, graphs: bool,
+    ) -> None:  # fmt: skip
+        """Nothing is captured yet. The last slot of `tables`, `last_token` and `settings` is the padding's.
 
         A step has at most `max_tokens` tokens. Without `graphs` there will be none.
         """
         assert isinstance(model.attention, PagedAttention)
         self._model, self._attention, self._cache = model, model.attention, cache
-        self._tables, self._last_token = tables, last_token
+        self._tables, self._last_token, self._settings = tables, last_token, settings
         self._slots = len(last_token) - 1
         device, kind = last_token.device, model.embedding.dtype
         self._decode_sizes = decode_sizes(self._slots) if graphs else []
         self._mixed_sizes = mixed_sizes(min(max_tokens, MOST_GRAPH_TOKENS)) if graphs else []
         self._graphs: dict[PagedShape, _Graph] = {}
+        self._draws: dict[tuple[PagedShape, bool], torch.cuda.CUDAGraph] = {}  # by whether rows may be cut
         # Outputs are the same memory for all graphs: what a graph makes for itself alone cannot be another's.
         self._logits = torch.empty((self._slots, model.config.vocab_size), dtype=kind, device=device)
         self._hidden = torch.empty((max_tokens, model.config.hidden_size), dtype=kind, device=device)
@@ -110,13 +112,26 @@ class PagedSteps:
             self._end(self._hidden.index_select(0, samples.at), samples.slot)
         return Decoded(self._logits[:count], self._sampled[:count])
 
-    def draw(self, logits: Tensor, samples: Samples, settings: Settings, sampled: Tensor, *, raw: bool) -> None:
+    def draw(self, step: PagedStep, samples: Samples | None, decoded: Decoded, *, cut: bool) -> None:
+        """Draw the tokens of a step that was run last, in place of the likeliest; `samples`: None for a decode step.
+
+        `cut`: top-k or top-p may cut a row.
+        """
+        graph = self._draws.get((step.shape, cut)) if samples is None else None
+        if graph is not None:
+            graph.replay()
+        else:
+            rows = samples or step.samples(len(decoded.sampled))
+            self.draw_from(decoded.logits, rows, decoded.sampled, raw=True, cut=cut)
+
+    def draw_from(self, logits: Tensor, samples: Samples, sampled: Tensor, *, raw: bool, cut: bool) -> None:
         """Put tokens that are drawn at a temperature into `sampled`, where the likeliest are, and into last tokens.
 
-        `raw`: the logits are as the head gave them.
+        `raw`: the logits are as the head gave them. `cut`: top-k or top-p may cut a row.
         """
         divisor = self._model.config.logits_scaling if raw else 1.0
-        self._drawing.draw(logits, samples.slot, samples.position, settings, sampled, self._last_token, divisor)
+        own, last_token = self._settings, self._last_token
+        self._drawing.draw(logits, samples.slot, samples.position, own, sampled, last_token, divisor, cut=cut)
 
     def scaled(self, raw: Tensor) -> Tensor:
         """Return logits as they are meant, float32, from some that the head gave."""
@@ -184,12 +199,16 @@ class PagedSteps:
 
     def _capture(self, shape: PagedShape, pool: Any) -> None:
         whole, work = self._nothing(shape), self._work(shape)
-        for _ in range(WARM_UPS):
-            work(shape, whole)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):
-            work(shape, whole)
-        self._graphs[shape] = _Graph(graph, whole)
+        self._graphs[shape] = _Graph(_captured(lambda: work(shape, whole), pool), whole)
+        if shape.tiles is None:
+            step, rows = PagedStep(shape, whole), shape.tokens
+            logits, sampled = self._logits[:rows], self._sampled[:rows]
+            for cut in (False, True):
+
+                def draw(cut: bool = cut) -> None:
+                    self.draw_from(logits, step.samples(rows), sampled, raw=True, cut=cut)
+
+                self._draws[shape, cut] = _captured(draw, pool)
 
     def _nothing(self, shape: PagedShape) -> Tensor:
         """Return the columns of a step that is nothing but padding."""
@@ -219,14 +238,24 @@ class PagedSteps:
         device.settle()
 
     def _draw_nothing(self) -> None:
-        """Draw once from logits of either type that they come in: for a slot of settings that are nobody's."""
+        """Draw once from logits of either type that they come in: for padding, whose temperature is 0."""
         device = self._last_token.device
-        settings = Settings.off(1, device)
-        nowhere = torch.zeros(1, dtype=torch.int32, device=device)
+        padding = torch.full((1,), self.padding, dtype=torch.int32, device=device)
         for kind in {self._logits.dtype, torch.float32}:
             logits = torch.zeros((1, self._logits.shape[1]), dtype=kind, device=device)
             sampled = torch.zeros(1, dtype=torch.int64, device=device)
-            self._drawing.draw(logits, nowhere, nowhere, settings, sampled, torch.zeros_like(sampled), 1.0)
+            for cut in (False, True):
+                self.draw_from(logits, Samples(padding, padding), sampled, raw=True, cut=cut)
 
     def _work(self, shape: PagedShape) -> Callable[[PagedShape, Tensor], None]:
         return self._decode if shape.tiles is None else self._mixed
+
+
+def _captured(work: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+    """Return a graph of what `work` launches."""
+    for _ in range(WARM_UPS):
+        work()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.current_stream()):
+        work()
+    return graph

@@ -66,9 +66,9 @@ class ModelRunner:
         self.device = cache.k[0].device
         self._model = model
         self.cache = cache
-        self._sampler = Sampler(slots, self.device)
         self._adjustments = Adjustments(vocabulary, self.device)
-        # One slot more than there are: padded rows have it, and its blocks are all block 0.
+        # One slot more than there are: padded rows have it. It is greedy, and its blocks are all block 0.
+        self._sampler = Sampler(slots + 1, self.device)
         self._block_table = torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device=self.device)
         self._last_token = torch.zeros(slots + 1, dtype=torch.int64, device=self.device)
         self._slots, self._max_tokens = slots, max_tokens
@@ -91,8 +91,9 @@ class ModelRunner:
 
         assert isinstance(self._model, Decoder)
         self.paged = PagedSteps(
-            self._model, self.cache, self._block_table, self._last_token, self._max_tokens, graphs=graphs
-        )
+            self._model, self.cache, self._block_table, self._last_token, self._sampler.settings, self._max_tokens,
+            graphs=graphs,
+        )  # fmt: skip
         self.paged.warm_up(device, share)
         return self.paged.capture(device, share) if graphs else "no CUDA graphs: kernels are launched one by one"
 
@@ -138,11 +139,10 @@ class ModelRunner:
         before_sampling()
         if not rows:
             return
-        where, any_random = samples or step.samples(rows), self._sampler.needs_random(host.sample_slot)
-        if any_random:
-            self.paged.draw(decoded.logits, where, self._sampler.settings, decoded.sampled, raw=True)
+        if any_random := self._sampler.needs_random(host.sample_slot):
+            self.paged.draw(step, samples, decoded, cut=self._sampler.needs_cut(host.sample_slot))
         if columns.adjusted is not None:
-            self._adjust(self.paged, decoded, where, columns.adjusted, any_random)
+            self._adjust(self.paged, decoded, samples or step.samples(rows), columns.adjusted, any_random)
         if columns.listed_at is not None:
             at = columns.listed_at.long()
             self._list(self.paged.scaled(decoded.logits[at]), decoded.sampled[at] & LOWER_HALF, host, output)
@@ -157,7 +157,7 @@ class ModelRunner:
         logits = self._adjustments.adjusted(paged.scaled(decoded.logits[at]), row, own.position.long())
         sampled = packed(*greedy(logits))
         if any_random:
-            paged.draw(logits, own, self._sampler.settings, sampled, raw=False)
+            paged.draw_from(logits, own, sampled, raw=False, cut=True)
         decoded.sampled.index_copy_(0, at, sampled)
         token = sampled & LOWER_HALF
         self._last_token[own.slot.long()] = token

@@ -149,6 +149,10 @@ class Sampler:
         """Say whether any of these slots is sampled at a temperature."""
         return bool(self._random[slots].any())
 
+    def needs_cut(self, slots: NDArray[np.integer]) -> bool:
+        """Say whether top-k or top-p may cut any of these slots that is sampled at a temperature."""
+        return bool((self._random[slots] & (self._depth[slots] > 0)).any())
+
     @torch.inference_mode()
     def sample(
         self,

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 def _several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     if DEVICE.type == "cpu":
         monkeypatch.setattr("gpu_worker.drawing.AT_A_TIME", 128)
+        monkeypatch.setattr("gpu_worker.kept_prefix.GREATEST", 64)  # some rows keep more, and some fewer
 
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -49,7 +50,9 @@ def on_a_gpu(value: object) -> object:
     return pytest.param(value, marks=pytest.mark.gpu)
 
 
-def both(logits: Tensor, settings: list[dict[str, float]], seed: int, divisor: float = 1.0) -> tuple[Tensor, Tensor]:
+def both(
+    logits: Tensor, settings: list[dict[str, float]], seed: int, divisor: float = 1.0, *, cut: bool = True
+) -> tuple[Tensor, Tensor]:
     """Return what the kernel samples and what the sampler does, `packed`."""
     from gpu_worker.drawing import Drawing
 
@@ -68,7 +71,7 @@ def both(logits: Tensor, settings: list[dict[str, float]], seed: int, divisor: f
     before = sampled.clone()
     on_device = slot.int().to(DEVICE), position.int().to(DEVICE)
     drawing = Drawing(rows, logits.shape[1], DEVICE)
-    drawing.draw(logits, *on_device, own.settings, sampled, last_token, divisor)
+    drawing.draw(logits, *on_device, own.settings, sampled, last_token, divisor, cut=cut)
     drawn = torch.tensor([each["temperature"] > 0 for each in settings]) & (expected >> 32 == 0)
     assert torch.equal(sampled.cpu()[~drawn], before.cpu()[~drawn])
     assert torch.equal(last_token.cpu()[slot][drawn], sampled.cpu()[drawn] & 0xFFFFFFFF)
@@ -81,6 +84,27 @@ def test_every_setting_draws_what_the_sampler_draws(vocabulary: int, seed: int) 
     generator = torch.Generator(DEVICE).manual_seed(seed)
     logits = 3 * torch.randn((len(SETTINGS), vocabulary), generator=generator, device=DEVICE)
     found, expected = both(logits, SETTINGS, seed)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("vocabulary", [300, *map(on_a_gpu, [7, 50_000])])
+def test_where_nothing_is_cut_nobody_looks_for_what_is_kept(monkeypatch: pytest.MonkeyPatch, vocabulary: int) -> None:
+    monkeypatch.setattr("gpu_worker.kept_prefix.KeptPrefix.find", None)
+    uncut = [each for each in SETTINGS if each["top_k"] == 0 and each["top_p"] == 1]
+    generator = torch.Generator(DEVICE).manual_seed(4)
+    logits = 3 * torch.randn((len(uncut), vocabulary), generator=generator, device=DEVICE)
+    found, expected = both(logits, uncut, 4, cut=False)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("greatest", [32, *map(on_a_gpu, [1, 2, 64])])
+def test_what_is_kept_is_found_among_the_greatest_or_among_all(monkeypatch: pytest.MonkeyPatch, greatest: int) -> None:
+    monkeypatch.setattr("gpu_worker.kept_prefix.GREATEST", greatest)
+    lengths, shares = [1, greatest - 1, greatest, greatest + 1, 150], [0.2, 0.9, 0.99]
+    settings = [OFF | {"top_k": max(each, 1)} for each in lengths] + [OFF | {"top_p": each} for each in shares]
+    generator = torch.Generator(DEVICE).manual_seed(9)
+    logits = torch.randn((len(settings), 200), generator=generator, device=DEVICE)
+    found, expected = both(logits, settings, 9)
     assert torch.equal(found, expected)
 
 

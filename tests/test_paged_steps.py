@@ -6,6 +6,7 @@ Without a GPU the kernels run in Triton's interpreter, without graphs.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,20 @@ def compiled() -> int:
     """Return how many kernels Triton has compiled for ours."""
     from triton.runtime import JITFunction
 
-    from gpu_worker import drawing, fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin
+    from gpu_worker import (
+        drawing,
+        fused_ops,
+        kept_prefix,
+        likeliest,
+        paged_decode,
+        paged_prefill,
+        skinny_linear,
+        step_begin,
+    )
 
-    modules = (drawing, fused_ops, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin)
+    modules = (
+        drawing, fused_ops, kept_prefix, likeliest, paged_decode, paged_prefill, skinny_linear, step_begin,
+    )  # fmt: skip
     found = [each for module in modules for each in vars(module).values() if isinstance(each, JITFunction)]
     return sum(len(cache[0]) for each in found for cache in each.device_caches.values())
 
@@ -183,17 +195,19 @@ def test_nothing_is_compiled_or_captured_once_it_is_ready(tmp_path: Path, eager:
     )
     paged, dice = engine.runner.paged, random.Random(1)
     assert paged is not None
-    graphs, before = len(paged._graphs), compiled()
+    graphs, before = len(paged._graphs) + len(paged._draws), compiled()
     assert (graphs > 0) != eager
     loop = RealLoop(engine, 2)
     for number in range(60):
         prompt = [dice.randrange(3, VOCAB) for _ in range(dice.randint(1, 80))]
-        loop.submit(submit(number, prompt, dice.randint(1, 15), temperature=dice.choice([0.0, 0.9]), ignore_eos=True))
+        heat, top_p = dice.choice([(0.0, 1.0), (0.9, 1.0), (0.9, 0.8)] if number < 40 else [(0.9, 1.0)])
+        ask = submit(number, prompt, dice.randint(1, 15), temperature=heat, ignore_eos=True)
+        loop.submit(replace(ask, top_p=top_p))
         for _ in range(dice.randrange(3)):
             loop.step()
     loop.drain()
     assert compiled() == before
-    assert len(paged._graphs) == graphs
+    assert len(paged._graphs) + len(paged._draws) == graphs
     engine.device.close()
 
 
