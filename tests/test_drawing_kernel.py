@@ -97,15 +97,32 @@ def test_where_nothing_is_cut_nobody_looks_for_what_is_kept(monkeypatch: pytest.
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("greatest", [32, *map(on_a_gpu, [1, 2, 64])])
-def test_what_is_kept_is_found_among_the_greatest_or_among_all(monkeypatch: pytest.MonkeyPatch, greatest: int) -> None:
-    monkeypatch.setattr("gpu_worker.kept_prefix.GREATEST", greatest)
-    lengths, shares = [1, greatest - 1, greatest, greatest + 1, 150], [0.2, 0.9, 0.99]
-    settings = [OFF | {"top_k": max(each, 1)} for each in lengths] + [OFF | {"top_p": each} for each in shares]
-    generator = torch.Generator(DEVICE).manual_seed(9)
-    logits = torch.randn((len(settings), 200), generator=generator, device=DEVICE)
-    found, expected = both(logits, settings, 9)
-    assert torch.equal(found, expected)
+@pytest.mark.parametrize("limit", ["top_k", "top_p"])
+@pytest.mark.parametrize("fits", [-1, 0, 1])
+def test_what_is_kept_is_found_among_the_greatest_or_among_all(
+    monkeypatch: pytest.MonkeyPatch, fits: int, limit: str
+) -> None:
+    from gpu_worker.kept_prefix import KeptPrefix
+
+    monkeypatch.setattr("gpu_worker.kept_prefix.GREATEST", 8)
+    first = 8 + fits  # so many have the greatest value; all others are half as likely, and have another exponent
+    lengths = torch.tensor([1, first - 1, first, first + 1, 39])
+    heat, half = 0.7, 2.0**-1.0
+    logits = torch.full((len(lengths), 40), heat * float(np.log(half)), device=DEVICE)
+    for row in logits:
+        row[torch.randperm(40, generator=torch.Generator().manual_seed(first))[:first].to(DEVICE)] = 0.0
+    top_k = lengths if limit == "top_k" else torch.zeros_like(lengths)
+    mass = lengths.clamp(max=first) + half * (lengths - first).clamp(min=0) - half / 2
+    top_p = mass.double() / (first + half * (40 - first)) if limit == "top_p" else torch.ones(len(lengths))
+    sampler = Sampler(len(lengths), DEVICE)
+    each = np.ones(len(lengths))
+    sampler.admit(np.arange(len(lengths)), heat * each, top_k.numpy(), top_p.numpy(), 0 * each, np.arange(len(lengths)))
+    prefix = KeptPrefix(len(lengths), 40, 16, DEVICE)
+    slots = torch.arange(len(lengths), dtype=torch.int32, device=DEVICE)
+    prefix.find(logits, slots, sampler.settings, packed(*greedy(logits)), 1.0)
+    expected = [(1.0, length) if length <= first else (half, length - first) for length in lengths.tolist()]
+    found = zip(prefix.last.view(torch.float32).tolist(), prefix.equals.tolist(), strict=True)
+    assert [(round(last, 5), equals) for last, equals in found] == expected
 
 
 @pytest.mark.parametrize("seed", [0, *map(on_a_gpu, [1, 2])])
