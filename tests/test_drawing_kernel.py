@@ -107,22 +107,21 @@ def test_what_is_kept_is_found_among_the_greatest_or_among_all(
     monkeypatch.setattr("gpu_worker.kept_prefix.GREATEST", 8)
     first = 8 + fits  # so many have the greatest value; all others are half as likely, and have another exponent
     lengths = torch.tensor([1, first - 1, first, first + 1, 39])
-    rows, heat, half = 2 * len(lengths), 0.7, 0.5
+    rows, heat, half = len(lengths), 0.7, 0.5
     logits = torch.full((rows, 40), heat * float(np.log(half)), device=DEVICE)
-    for row in logits[::2]:
+    for row in logits:
         row[torch.randperm(40, generator=torch.Generator().manual_seed(first))[:first].to(DEVICE)] = 0.0
-    logits[1::2, 1], logits[1::2, 2:] = 0.0, float("-inf")  # what of a row does not fit would be in the next one's way
     top_k = lengths if limit == "top_k" else torch.zeros_like(lengths)
     mass = lengths.clamp(max=first) + half * (lengths - first).clamp(min=0) - half / 2
-    top_p = mass.double() / (first + half * (40 - first)) if limit == "top_p" else torch.ones(len(lengths))
+    top_p = mass.double() / (first + half * (40 - first)) if limit == "top_p" else torch.ones(rows)
     sampler, each = Sampler(rows, DEVICE), np.ones(rows)
-    k, p = top_k.repeat_interleave(2).numpy(), top_p.repeat_interleave(2).numpy()
-    sampler.admit(np.arange(rows), heat * each, k, p, 0 * each, np.arange(rows))
+    sampler.admit(np.arange(rows), heat * each, top_k.numpy(), top_p.numpy(), 0 * each, np.arange(rows))
     prefix = KeptPrefix(rows, 40, 16, DEVICE)
     slots = torch.arange(rows, dtype=torch.int32, device=DEVICE)
     prefix.find(logits, slots, sampler.settings, packed(*greedy(logits)), 1.0)
+    assert int(prefix._held.max()) == (first if fits <= 0 else 0), "what does not fit is in the next row's way"
     expected = [(1.0, length) if length <= first else (half, length - first) for length in lengths.tolist()]
-    found = zip(prefix.last[::2].view(torch.float32).tolist(), prefix.equals[::2].tolist(), strict=True)
+    found = zip(prefix.last.view(torch.float32).tolist(), prefix.equals.tolist(), strict=True)
     assert [(round(last, 5), equals) for last, equals in found] == expected
 
 
