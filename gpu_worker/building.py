@@ -10,7 +10,7 @@ import torch
 from checkpoint import CheckpointError, ForeignConfig, GGUFFile, ModelConfig, describe, first_line, locate, served_name
 from gpu_worker.attention import TorchAttention
 from gpu_worker.backends import choose_backend
-from gpu_worker.config import EngineConfig, served_length
+from gpu_worker.config import GPU_MEMORY_UTILIZATION, EngineConfig, served_length
 from gpu_worker.cpu_device import CPUDevice
 from gpu_worker.cuda_device import CUDADevice
 from gpu_worker.device import Device
@@ -68,6 +68,8 @@ class _Builder:
         self._tell, self._share = tell, share
         on = device.torch_device
         self._on_a_gpu = on.type == "cuda"
+        if config.gpu_memory_utilization is not None and not self._on_a_gpu:
+            raise CheckpointError("--gpu-memory-utilization is of a GPU's memory, and a CPU computes (--device)")
         self._max_model_len = served_length(config.max_model_len, model)
         quantised = path.is_file() and GGUFFile(path).quantised
         self._dtype = choose_dtype(config.dtype, model, on, quantised=quantised)
@@ -218,4 +220,4 @@ def _kv_blocks(
         return blocks_on_a_cpu(needs, free_memory(device.torch_device))
     memory = gpu_memory(device, before, largest_steps(make), graphs)
     tell(memory.in_words)
-    return blocks_on_a_gpu(needs, memory, config.gpu_memory_utilization, gathered)
+    return blocks_on_a_gpu(needs, memory, config.gpu_memory_utilization or GPU_MEMORY_UTILIZATION, gathered)

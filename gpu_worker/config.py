@@ -21,6 +21,9 @@ _MOST = {
 
 _MOST_GIB = 2**20
 
+GPU_MEMORY_UTILIZATION = 0.9
+"""Unless something else is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -53,10 +56,10 @@ class EngineConfig:
     max_batch_tokens: int = option(
         "tokens computed in one step, prompts and running requests together", 512, metavar="N"
     )
-    gpu_memory_utilization: float = option(
+    gpu_memory_utilization: float | None = option(
         "share of a GPU's memory that the worker may use, beside half a GiB of the driver's: what weights and the "
-        "largest step leave of it is for KV",
-        0.9,
+        f"largest step leave of it is for KV (default: {GPU_MEMORY_UTILIZATION})",
+        None,
         metavar="SHARE",
     )
     kv_cache_blocks: int | None = option("blocks of KV cache (default: by memory)", None, metavar="N")
@@ -93,10 +96,14 @@ class EngineConfig:
                 f"--max-batch-tokens {self.max_batch_tokens} is less than --max-num-seqs {self.max_num_seqs}: "
                 "a step must have room for one token of every running request"
             )
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ValueError(
-                f"--gpu-memory-utilization must be more than 0 and at most 1, got {self.gpu_memory_utilization:g}"
-            )
+        if (share := self.gpu_memory_utilization) is not None:
+            if not 0 < share <= 1:
+                raise ValueError(f"--gpu-memory-utilization must be more than 0 and at most 1, got {share:g}")
+            if self.device == "cpu":
+                raise ValueError("--gpu-memory-utilization is of a GPU's memory, and --device is cpu")
+            for name in ("kv_cache_blocks", "kv_cache_gib"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"give --gpu-memory-utilization or --{name.replace('_', '-')}, not both")
         if self.kv_cache_gib is not None and not 0 < self.kv_cache_gib <= _MOST_GIB:
             raise ValueError(f"--kv-cache-gib must be more than 0 and at most {_MOST_GIB}, got {self.kv_cache_gib}")
         if self.kv_cache_blocks is not None and self.kv_cache_gib is not None:

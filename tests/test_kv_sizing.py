@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 def config_of(folder: Path, **options: Any) -> EngineConfig:
     sizes: dict[str, Any] = {"max_num_seqs": 3, "max_model_len": 96, "block_size": 4, "max_batch_tokens": 40}
-    return EngineConfig(model=str(folder), device="cpu", threads=1, **sizes | options)
+    return EngineConfig(model=str(folder), threads=1, **{"device": "cpu"} | sizes | options)
 
 
 # ---------------------------------------------------------------------------------------------------------- arithmetic
@@ -153,6 +153,25 @@ def test_graphs_take_a_pool_of_the_largest_and_something_each(folder: Path) -> N
 def test_a_share_is_more_than_nothing_and_no_more_than_all(share: float) -> None:
     with pytest.raises(ValueError, match="--gpu-memory-utilization must be more than 0 and at most 1, got"):
         EngineConfig(gpu_memory_utilization=share)
+
+
+@pytest.mark.parametrize(
+    ("beside", "problem"),
+    [
+        ({"kv_cache_gib": 1.0}, "give --gpu-memory-utilization or --kv-cache-gib, not both"),
+        ({"kv_cache_blocks": 9}, "give --gpu-memory-utilization or --kv-cache-blocks, not both"),
+        ({"device": "cpu"}, "--gpu-memory-utilization is of a GPU's memory, and --device is cpu"),
+    ],
+)
+def test_a_share_that_decides_nothing_is_refused(beside: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^{problem}$"):
+        EngineConfig(gpu_memory_utilization=0.5, **beside)
+
+
+def test_a_share_of_a_gpu_is_refused_where_there_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CheckpointError, match="is of a GPU's memory, and a CPU computes"):
+        build_engine(EngineConfig(model=str(folder), gpu_memory_utilization=0.5), lambda _: None)
 
 
 # ------------------------------------------------------------------------------------------------------- largest steps
@@ -310,7 +329,7 @@ def test_a_gpus_pool_is_sized_by_the_largest_steps(
     engine: Engine, folder: Path, pretended: PretendedGPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_config(folder)
-    config = config_of(folder, gpu_memory_utilization=0.5)
+    config = config_of(folder, device="auto", gpu_memory_utilization=0.5)
     needs = BlockNeeds.of(config, model, 96, torch.float32)
     pretended.total = 200 * needs.bytes
     before = GPUReading(pretended.total, pretended.total - 10, 0)
@@ -347,7 +366,7 @@ def test_a_gpus_pool_is_sized_by_the_largest_steps(
     assert sized(config_of(folder, kv_cache_blocks=30)) == 30
     assert not told, "no step is computed for a pool whose size was given"
     with pytest.raises(CheckpointError, match="--gpu-memory-utilization 0.2 allows"):
-        sized(config_of(folder, gpu_memory_utilization=0.2))
+        sized(config_of(folder, device="auto", gpu_memory_utilization=0.2))
 
 
 def test_too_few_blocks_are_refused_before_anything_is_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
