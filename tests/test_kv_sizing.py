@@ -382,7 +382,7 @@ def test_too_few_blocks_are_refused_before_anything_is_loaded(folder: Path, monk
 
 
 def on_a_gpu(folder: Path, told: list[str], **options: Any) -> Engine:
-    return build_engine(replace(config_of(folder, **options), device="cuda", threads=None), told.append)
+    return build_engine(replace(config_of(folder, device="cuda", **options), threads=None), told.append)
 
 
 @pytest.mark.gpu
