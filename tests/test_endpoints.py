@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,13 @@ from protocol import endpoints
 from protocol.endpoints import LONGEST_SOCKET_PATH, PrivateDirectory, check_free, clear_away, for_zmq, parse
 from protocol.errors import ProtocolError
 from protocol.sockets import bind_router, connect_dealer
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder whose path is short: pytest's may leave no room for the names of sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 def free_port() -> int:

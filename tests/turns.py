@@ -11,8 +11,8 @@ from pathlib import Path
 class Turns:
     """A process's place among those that share a folder; a process that dies gives its turn back.
 
-    Whoever wants to be alone closes the gate and waits until the hall is empty. Nobody passes a closed gate, so that wait
-    is no longer than the longest of the tests that run now.
+    Whoever wants to be alone closes the gate and waits until the hall is empty. Nobody passes a closed gate, so that
+    wait is no longer than the longest of the tests that run now.
     """
 
     def __init__(self, folder: Path) -> None:
