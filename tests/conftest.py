@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import uuid
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -56,6 +58,13 @@ def _cuda() -> bool:
     import torch  # takes a second, which only the GPU tests should pay
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder as `tmp_path`, whose path surely leaves room for the names of sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

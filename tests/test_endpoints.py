@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +21,9 @@ from protocol.sockets import bind_router, connect_dealer
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A folder whose path is short: pytest's may leave no room for the names of sockets."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        yield Path(folder)
+def tmp_path(short_path: Path) -> Path:
+    """All folders here are for sockets: where pytest's has no room for them, another one would be taken."""
+    return short_path
 
 
 def free_port() -> int:
