@@ -24,8 +24,14 @@ run: $(STAMP)
 	@$(if $(findstring --model,$(ARGS)),:,$(BIN)/python -m checkpoint >/dev/null)
 	@exec $(BIN)/python launch.py $(if $(findstring --prompt,$(ARGS)),,--first-prompt "$(FIRST_PROMPT)") $(ARGS)
 
+# Processes that run tests at the same time.
+TEST_PROCESSES ?= 2
+
+# The hundreds of processes that tests start read each other's bytecode, whatever the environment says of it.
+test test-long: export PYTHONDONTWRITEBYTECODE =
+
 test: lint
-	$(BIN)/python -m pytest -m "not long and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal -m "not long and not gpu" $(ARGS)
 
 test-long: lint
 	$(BIN)/python -m pytest --hypothesis-profile=long $(ARGS)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import settings
 
 from tests.default_model import default_model_path
+from tests.turns import Turns
 
 __all__ = ["default_model_path"]  # a fixture that any test may ask for
 
@@ -25,6 +28,25 @@ if not os.path.exists("/dev/nvidiactl"):
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run without a GPU, too; Triton looks when it is imported
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # this is one of pytest-xdist's processes
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # each has a core; torch looks when it is imported
+        assert config.cache is not None
+        config.pluginmanager.register(_InTurn(Turns(config.cache.mkdir("turns"))))
+
+
+class _InTurn:
+    """Hooks of a process that runs some of the tests: those marked `alone` run while no other process runs one."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around the time limit: who waits for a turn loses none of it
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._turns.alone() if item.get_closest_marker("alone") else self._turns.beside_others():
+            return (yield)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not _cuda():
@@ -36,6 +58,13 @@ def _cuda() -> bool:
     import torch  # takes a second, which only the GPU tests should pay
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder as `tmp_path`, whose path surely leaves room for the names of sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

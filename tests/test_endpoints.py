@@ -20,6 +20,12 @@ from protocol.errors import ProtocolError
 from protocol.sockets import bind_router, connect_dealer
 
 
+@pytest.fixture
+def tmp_path(short_path: Path) -> Path:
+    """All folders here are for sockets: where pytest's has no room for them, another one would be taken."""
+    return short_path
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

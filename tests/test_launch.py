@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 
 import launch
 from client import Client, RequestFailedError
+from protocol.stop_signal import BROKEN
 from tests.http_server import free_port
 from tests.launched import END_SECONDS, LAUNCH, ROOT, Launched, launched
 from tests.tiny_models import save, tiny_model
@@ -40,6 +42,15 @@ def _socket_folder(run: Launched) -> Path:
 
 def _address(folder: Path) -> str:
     return f"ipc://{folder / 'clients'}"
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Gives signals back to whom the launcher took them from."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, BROKEN, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_a_prompt_is_answered_beside_another_server_and_everything_ends_with_code_0(default_model_path: Path) -> None:
@@ -134,6 +145,7 @@ def test_a_start_that_takes_too_long_ends_whole(tmp_path: Path, default_model_pa
     assert "not ready within 0.9 s" in run.said
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("where", ["tcp", "ipc", "file"])
 def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, default_model_path: Path, where: str) -> None:
     family = socket.AF_INET if where == "tcp" else socket.AF_UNIX
@@ -206,16 +218,38 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--zmq=tcp://127.0.0.1:FREE", "--max-model-len=100000"], "8192 positions"),
     ],
 )
+@pytest.mark.usefixtures("handlers", "default_model_path")
 def test_a_mistake_is_one_clear_line_and_code_2(
-    tmp_path: Path, default_model_path: Path, arguments: list[str], word: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
 ) -> None:
     save(tiny_model("grouped queries"), tmp_path / "without-tokenizer")
     (tmp_path / "broken.jinja").write_text("fine\n{% if %}")
     here = {name: str(tmp_path / name) for name in ("without-tokenizer", "broken.jinja")}
     for name, value in {**here, "FREE": str(free_port())}.items():
         arguments = [each.replace(name, value) for each in arguments]
-    done = subprocess.run([*LAUNCH, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    capsys.readouterr()  # transformers says that it saves
+    try:
+        code: object = launch.main(["--no-http", *arguments])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert word in line
+
+
+@pytest.mark.parametrize(
+    ("mistake", "word"),
+    [
+        ("--no-such-option", "unrecognized"),
+        ("--model=/no/such/model", "no such file or folder"),
+        ("--zmq=nonsense", "nonsense"),
+        ("--chat-template=/no/such/file", "cannot be read"),
+    ],
+)
+def test_nothing_but_that_line_is_said_by_a_process_that_then_ends(mistake: str, word: str) -> None:
+    done = subprocess.run([*LAUNCH, mistake], cwd=ROOT, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
+    assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert word in line
 
@@ -236,6 +270,7 @@ def test_what_only_the_worker_can_know_ends_the_start_with_its_words(
     assert "Traceback" not in run.said
 
 
+@pytest.mark.alone
 def test_a_busy_port_is_said_before_anything_is_loaded(default_model_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -399,8 +434,11 @@ def test_two_schedulers_and_two_workers_serve_behind_one_frontend(tmp_path: Path
         assert run.end() == 0
 
 
-def test_a_server_starts_where_a_killed_one_left_its_socket(tmp_path: Path, default_model_path: Path) -> None:
-    arguments = [f"--zmq={_address(tmp_path)}", *SMALL]
+def test_a_server_starts_where_a_killed_one_left_its_socket(
+    tmp_path: Path, short_path: Path, default_model_path: Path
+) -> None:
+    # In a folder of its own, or any other start, of another test too, would clear away what is left.
+    arguments = [f"--zmq={_address(tmp_path)}", f"--run-dir={short_path}", *SMALL]
     with launched(*arguments) as first:
         first.wait_for("serving")
         children = first.children()

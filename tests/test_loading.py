@@ -370,27 +370,6 @@ def test_a_gguf_without_a_tensor_or_with_one_too_many_says_which(tmp_path: Path)
         loaded(tmp_path / "model.gguf")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.filterwarnings("default")
-def test_the_default_model_is_read_as_transformers_reads_it(default_model_path: Path) -> None:
-    import transformers
-
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        default_model_path.parent, gguf_file=default_model_path.name, dtype=torch.float32
-    )
-    ours = loaded(default_model_path)
-    state = theirs.state_dict()
-    assert state.keys() - ours.keys() == {"lm_head.weight"}
-    for name, value in ours.items():
-        assert torch.equal(value, state[name]), name
-    tokens = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
-    (logits,) = PagedModel(default_model_path).step((0, tokens))
-    expected = reference_logits(theirs, tokens)
-    torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
-    assert logits.argmax(dim=-1).tolist() == expected.argmax(dim=-1).tolist()
-
-
 # ------------------------------------------------------------------------------------------------- random, and dtypes
 
 

@@ -1,4 +1,4 @@
-"""The step pipeline on the CPU device: order, overlap, failure, and the tokens of the real model."""
+"""The step pipeline on the CPU device: order, overlap and failure."""
 
 from __future__ import annotations
 
@@ -196,41 +196,3 @@ def test_a_row_whose_logits_are_nan_ends_alone(engine: Engine, monkeypatch: pyte
     loop.drain()
     assert loop.received[0].finish is Finish.ERROR
     assert loop.received[1].tokens == expected
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("length", [24, pytest.param(64, marks=pytest.mark.long)])
-def test_the_default_models_tokens_are_those_of_transformers(default_model_path: Path, length: int) -> None:
-    from transformers import AutoModelForCausalLM
-
-    from checkpoint.tokenizer import load_text
-
-    texts = [
-        "The capital of France is", "Once upon a time, there was a little", "def fibonacci(n):\n", "Water boils at",
-        "The three primary colours are", "To make a cup of tea, first", "1, 2, 3, 4, 5,", "My favourite season is",
-    ]  # fmt: skip
-    tokenizer = load_text(default_model_path).tokenizer
-    prompts = [tokenizer.encode(text).ids for text in texts]
-    engine = poisoned_engine(default_model_path, max_num_seqs=8, max_model_len=256, kv_cache_blocks=128)
-    loop = RealLoop(engine, 2)
-    for request, prompt in enumerate(prompts):
-        loop.submit(submit(request, prompt, length, ignore_eos=True))
-    loop.drain()
-    engine.device.close()
-    reference = AutoModelForCausalLM.from_pretrained(
-        default_model_path.parent, gguf_file=default_model_path.name, dtype=torch.float32
-    )
-    reference.eval()  # type: ignore[no-untyped-call]
-    longest = max(map(len, prompts))
-    padding = [longest - len(prompt) for prompt in prompts]
-    with torch.inference_mode():
-        tokens = reference.generate(
-            torch.tensor([[0] * pad + prompt for pad, prompt in zip(padding, prompts, strict=True)]),
-            attention_mask=torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding]),
-            max_new_tokens=length,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    for request, text in enumerate(texts):
-        assert loop.tokens(request) == tokens[request, longest:].tolist(), text

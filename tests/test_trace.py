@@ -206,11 +206,11 @@ SPAN = {"ph": "X", "pid": 1, "tid": 0, "name": "plan", "ts": 1, "dur": 1}
     [
         (b"", "the file is empty"),
         (b" \n", "the file is empty"),
-        (gzip.compress(b""), "the file is empty"),
+        (gzip.compress(b"", mtime=0), "the file is empty"),
         (b"\x1f\x8b\x08", "the file is empty"),
         (b"Hello", "this is no JSON, so no timeline"),
         (b"\x89PNG\r\n", "this is no JSON, so no timeline"),
-        (gzip.compress(b"Hello"), "this is no JSON, so no timeline"),
+        (gzip.compress(b"Hello", mtime=0), "this is no JSON, so no timeline"),
         (b"{", "this is no timeline of Stepahead"),
         (b"[]", "this is no timeline of Stepahead"),
         (b'{"model_type": "llama", "layers": [1, 2]}', "this is no timeline of Stepahead"),
