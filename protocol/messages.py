@@ -613,8 +613,8 @@ class Chunk:
 
     `error` is empty unless the answer ended with ERROR, REFUSED or BUSY. Token counts are those up to this chunk. If it
     was REFUSED or BUSY, so is the request, and no other answer to it comes. Of what was REFUSED `at_fault` names the
-    field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing. If `prompt_logprobs` were wanted,
-    the first chunk of answer 0 has the prompt and how likely its tokens were, unless that failed.
+    field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing. If `prompt_logprobs` were
+    wanted, the first chunk of answer 0 has the prompt and how likely its tokens were, unless that failed.
     """
 
     request: RequestId

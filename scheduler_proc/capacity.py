@@ -57,9 +57,7 @@ def _wrong_scores(ask: Submit, worker: Opened) -> str:
     if ask.prompt_logprobs is None:
         return ""
     if ask.prompt_logprobs > worker.vocab_size:
-        return (
-            f"prompt_logprobs is {ask.prompt_logprobs}, more than the vocabulary of {worker.vocab_size} has tokens"
-        )
+        return f"prompt_logprobs is {ask.prompt_logprobs}, more than the vocabulary of {worker.vocab_size} has tokens"
     if (scores := len(ask.prompt) * (1 + ask.prompt_logprobs)) > MOST_SCORES:
         return f"prompt_logprobs: {scores} of the prompt's {len(ask.prompt)} tokens together, at most {MOST_SCORES}"
     if ask.scores_told >= len(ask.prompt):

@@ -375,8 +375,8 @@ class Scheduler:
     def take_deltas(self, withhold: Container[int] = ()) -> list[tuple[int, Deltas]]:
         """Return what each client has not been given yet, as (client, message), and count it as given.
 
-        To be called again until it returns nothing: a message tells of a limited number of ended requests, and of
-        limited log probabilities. Clients in `withhold` get theirs later, in one piece: their cursors stay where they are.
+        To be called again until it returns nothing: a message tells of a limited number of ended requests, and of log
+        probabilities. Clients in `withhold` get theirs later, in one piece: their cursors stay where they are.
         """
         slots = self._running.slots
         news = np.flatnonzero(slots.live & (slots.settled_len > slots.sent_len))

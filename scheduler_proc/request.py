@@ -63,7 +63,7 @@ class Request:
 
     @property
     def sparable_len(self) -> int:
-        """Tokens that it need not compute if others have: not its last, and none whose successor is still to be scored."""
+        """So many tokens it need not compute if others have: not the last, nor one whose successor is to be scored."""
         whole = self.waiting_len - 1
         return whole if self.scored == self.to_score else min(whole, self.scored)
 
