@@ -282,10 +282,10 @@ class StagingBuffer:
         scoring = plan.scoring
         if scoring is None or not len(scoring.token):
             return None, None
-        row, skipped, count, entries, token = scoring
-        first = np.cumsum(plan.count)[row] - plan.count[row] + skipped
-        at = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(len(token))
-        return ScoredTokens(self._put(at), self._put(token)), np.repeat(entries, count).astype(np.uint8)
+        row, skipped, length, entries, token = scoring
+        first = np.cumsum(plan.count, dtype=np.int64)[row] - plan.count[row] + skipped
+        at = np.repeat(first - np.cumsum(length, dtype=np.int64) + length, length) + np.arange(len(token))
+        return ScoredTokens(self._put(at), self._put(token)), np.repeat(entries, length).astype(np.uint8)
 
     def _put(self, column: Column) -> torch.Tensor:
         start, end = self._used, self._used + len(column)

@@ -220,7 +220,7 @@ class Scoring(NamedTuple):
 
     row: NDArray[np.uint32]
     skipped: NDArray[np.uint32]  # so many of the row's inputs come before the first whose successor is scored
-    count: NDArray[np.uint32]
+    length: NDArray[np.uint32]  # of so many inputs it is
     entries: NDArray[np.uint32]  # log probabilities of each: its own, and those of the likeliest
     token: NDArray[np.uint32]  # the successors, row after row
 
@@ -237,7 +237,7 @@ class Plan:
     tokens, slot after slot; the worker itself goes on counting what it samples for them.
 
     `scored` has four numbers for each row whose prompt is scored, which are the first four of `Scoring`: what the
-    model, behind each of `count` inputs of the row, gives to the token that follows there in fact.
+    model, behind each of `length` inputs of the row, gives to the token that follows there in fact.
     """
 
     session: Session
@@ -296,7 +296,8 @@ class Plan:
             return None
         if self.scored is None or self.scored_token is None or len(self.scored) % 4:
             raise ProtocolError("scored has not four numbers per row, or there are no tokens for them")
-        return Scoring(*self.scored.reshape(-1, 4).T, self.scored_token)
+        row, skipped, length, entries = self.scored.reshape(-1, 4).T
+        return Scoring(row, skipped, length, entries, self.scored_token)
 
     @property
     def adjusting(self) -> Adjusting | None:
@@ -883,10 +884,10 @@ def _scores(
 def _check_scoring(it: Scoring, count: NDArray[np.uint32]) -> None:
     if len(it.row) and (it.row.max() >= len(count) or (it.row[1:] <= it.row[:-1]).any()):
         raise ProtocolError("what is scored is of no row, or not in the order of rows")
-    if (it.skipped.astype(np.uint64) + it.count > count[it.row]).any():
+    if (it.skipped.astype(np.uint64) + it.length > count[it.row]).any():
         raise ProtocolError("more is scored of a row than it has")
-    if int(it.count.sum(dtype=np.uint64)) != len(it.token):
-        raise ProtocolError(f"{it.count.sum(dtype=np.uint64)} tokens to score in all, {len(it.token)} came")
+    if int(it.length.sum(dtype=np.uint64)) != len(it.token):
+        raise ProtocolError(f"{it.length.sum(dtype=np.uint64)} tokens to score in all, {len(it.token)} came")
     if len(it.entries) and not 1 <= it.entries.min() <= it.entries.max() <= 1 + MOST_LOGPROBS:
         raise ProtocolError(f"a scored token has 1 to {1 + MOST_LOGPROBS} log probabilities")
 

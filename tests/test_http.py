@@ -345,7 +345,8 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "min_tokens": [-1, 1.5, "5", True, 2**31, 2**70, 63],
     "allowed_token_ids": [[], [-1], ["5"], [True], [2**65], [VOCABULARY], 5, [1] * 1025],
     "bad_words": ["a", [""], [5], ["more than a token"], ["a"] * 1025, ["a" * 20_000]],
-    "echo": [True, 0],
+    "echo": [0, "yes"],
+    "prompt_logprobs": [-1, 21, 2**70, True, "1", 1.5],
 }
 WRONG_LOGPROBS: dict[str, list[Any]] = {
     "completions": [-1, 21, 2**70, True, False, "1", 1.5],
@@ -462,7 +463,7 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
         ({"prompt": [[1], []]}, "prompt[1]: must not be empty", "invalid_value"),
         ({"prompt": [[1], [2, True]]}, "prompt[1][1]: must be a token id, got true", "invalid_type"),
         ({"prompt": ["a"] * 257}, "prompt: must hold at most 256 prompts, got 257", "invalid_value"),
-        ({"echo": 2}, "echo: 2 is not supported; leave it out, or send null or false", "unsupported_parameter"),
+        ({"suffix": 2}, 'suffix: 2 is not supported; leave it out, or send null or ""', "unsupported_parameter"),
         (
             {"response_format": {"type": "json_object", "strict": True}},
             'response_format: {"type": "json_object", "strict": true} is not supported; leave it out, or send null or '
@@ -599,7 +600,7 @@ async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -
 
 
 async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
-    for names in (["suffix", "echo", "tools"], ["tools", "suffix", "echo"]):
+    for names in (["suffix", "functions", "tools"], ["tools", "suffix", "functions"]):
         error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
         assert error["param"] == names[0]
 
