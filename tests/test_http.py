@@ -383,7 +383,7 @@ def test_numbers_have_the_limits_of_the_message_that_they_go_into(name: str) -> 
     kind: Any = declared.kind if isinstance(declared, Maybe) else declared
     high = kind.high
     for value in (kind.low, high):
-        (ask,) = parameters(CompletionParameters, {"prompt": "a", name: value}).generates()
+        (ask,) = parameters(CompletionParameters, {"prompt": "a", "echo": True, name: value}).generates()
         assert getattr(ask, name) == value
     with pytest.raises(ApiError):
         parameters(CompletionParameters, {"prompt": "a", name: high * 2})
@@ -420,7 +420,12 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
 @pytest.mark.parametrize(
     ("more", "message", "code"),
     [
-        ({"max_tokens": 0}, "max_tokens: must be at least 1, got 0", "integer_below_min_value"),
+        (
+            {"max_tokens": 0},
+            "max_tokens: must be at least 1 without echo or prompt_logprobs, got 0",
+            "invalid_value",
+        ),
+        ({"max_tokens": -1}, "max_tokens: must be at least 0, got -1", "integer_below_min_value"),
         ({"max_tokens": 2**31}, "max_tokens: must be at most 2147483647, got 2147483648", "integer_above_max_value"),
         ({"max_tokens": 5.0}, "max_tokens: must be an integer, got 5.0", "invalid_type"),
         ({"max_tokens": "5"}, 'max_tokens: must be an integer, got "5"', "invalid_type"),
