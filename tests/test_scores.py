@@ -48,13 +48,13 @@ def test_what_others_have_computed_spares_a_scored_prompt_nothing_and_what_it_co
     ask = submit(1, prompt(1, 20), 3)
     loop.submit(ask)
     loop.drain()
-    scored, again = submit(2, ask.prompt, 3, prompt_logprobs=1), submit(3, ask.prompt, 3)
+    scored, again = submit(2, ask.prompt.tolist(), 3, prompt_logprobs=1), submit(3, ask.prompt.tolist(), 3)
     loop.submit(scored)
     loop.drain()
     assert loop.received[2].scores == due(scored)
     assert loop.received[2].cached == 0
     loop.reset()
-    loop.submit(submit(4, ask.prompt, 3, prompt_logprobs=0))
+    loop.submit(submit(4, ask.prompt.tolist(), 3, prompt_logprobs=0))
     loop.submit(again)
     loop.drain()
     assert loop.received[3].cached == 16
@@ -74,7 +74,7 @@ def test_a_resumed_prompt_is_scored_from_where_its_client_was_told() -> None:
     loop.submit(ask)
     loop.drain()
     assert loop.received[1].scores == due(ask, 13)
-    whole = submit(2, ask.prompt, 6, output=loop.tokens(1)[:2], prompt_logprobs=1, scores_told=29)
+    whole = submit(2, ask.prompt.tolist(), 6, output=loop.tokens(1)[:2], prompt_logprobs=1, scores_told=29)
     loop.submit(whole)
     loop.drain()
     assert loop.received[2].scores == []
