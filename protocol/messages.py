@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import ProtocolError
+from protocol.errors import FieldError, ProtocolError
 from protocol.fields import INT64_MAX, INT64_MIN, UINT64_MAX, Column, Document, Flag, Integer, Many, Maybe, Real, Text
 from protocol.logprobs import LOWEST_LOGPROB, MOST_LOGPROBS, Logprobs, Scores
 
@@ -340,7 +340,7 @@ class Result:
         _same_length("rows", self.token, self.status)
         if (logprobs := self.logprobs) is not None:
             _same_length("rows", self.token, logprobs.count)
-        self.scores  # noqa: B018 - which raises if they do not fit
+        _scores(self.scored, self.scored_token, self.scored_logprob, self.scored_rank)
 
     @property
     def logprobs(self) -> Logprobs | None:
@@ -595,7 +595,9 @@ class Generate:
     user: User = ""
 
     def check(self) -> None:
-        """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""
+        """Raise `ProtocolError` unless one kind of input is given, something is asked, and each bias has its token."""
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            raise FieldError("Generate", "max_tokens", "must be at least 1 without prompt_logprobs, got 0")
         _check_bias(self.bias_token_ids, self.bias)
         if (self.prompt is not None) + (self.messages is not None) + (self.token_ids is not None) != 1:
             raise ProtocolError("exactly one of prompt, messages and token_ids is needed")

@@ -170,6 +170,8 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
             kind = kinds_of(Generate)[field]
             assert isinstance(kind, Maybe)
             made[field] = draw(values(kind.kind)) if field == chosen else None
+        if made["max_tokens"] == 0:
+            made["prompt_logprobs"] = 20
     return message_type(**made)
 
 
@@ -446,7 +448,7 @@ def test_a_wrong_request_for_text_is_refused_before_it_is_sent(wrong: dict[str, 
         *(("stop", ["s"] * 65), ("stop", ["s" * (2**14 + 1)]), ("stop", "abc"), ("stop", None), ("stop", [1])),
         *(("messages", [{}] * (2**12 + 1)), ("messages", {}), ("messages", [[]])),
         ("messages", [{"x": [{b"y": 1}]}]),
-        *(("seed", 2**63), ("max_tokens", -1)),
+        *(("seed", 2**63), ("max_tokens", 0)),
     ],
     ids=lambda value: repr(value)[:20],
 )

@@ -341,7 +341,7 @@ class CompletionParameters(Parameters):
     def generates(self) -> list[Generate]:
         """Return a message for each prompt, numbered in their order."""
         limit = DEFAULT_MAX_TOKENS if self.limit is None else self.limit
-        of_prompt = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        of_prompt = [self.prompt_logprobs, self.logprobs if self.echo else None, None if limit else 0]
         wanted = {
             "logprobs": self.logprobs,
             "prompt_logprobs": max((each for each in of_prompt if each is not None), default=None),
