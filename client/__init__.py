@@ -2,7 +2,7 @@
 
 from client.async_client import AsyncClient
 from client.client import BlockingStream, Client
-from client.completion import Completion, Piece, TokenLogprob
+from client.completion import Completion, Piece, PromptToken, TokenLogprob
 from client.errors import (
     RequestFailedError,
     RequestRefusedError,
@@ -18,6 +18,7 @@ __all__ = [
     "Client",
     "Completion",
     "Piece",
+    "PromptToken",
     "RequestFailedError",
     "RequestRefusedError",
     "ServerBusyError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.completion import Completion, Piece, TokenLogprob, logprobs_of
+from client.completion import Completion, Piece, PromptToken, TokenLogprob, logprobs_of, prompt_logprobs_of
 from protocol.messages import Chunk, Finish
 
 
@@ -14,6 +14,7 @@ class Answer:
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] | None = None
+        self._prompt: tuple[PromptToken, ...] | None = None
 
     def take(self, chunk: Chunk) -> Piece:
         """Take the next chunk; return what it brings."""
@@ -21,6 +22,7 @@ class Answer:
         if piece.logprobs is not None:
             self._logprobs = self._logprobs or []
             self._logprobs += piece.logprobs
+        self._prompt = self._prompt or prompt_logprobs_of(chunk)
         self._text.append(piece.text)
         self._token_ids += piece.token_ids
         if chunk.finish != Finish.RUNNING:
@@ -32,5 +34,6 @@ class Answer:
                 output_tokens=chunk.output_tokens,
                 cached_tokens=chunk.cached_tokens,
                 logprobs=None if self._logprobs is None else tuple(self._logprobs),
+                prompt_logprobs=self._prompt,
             )
         return piece

@@ -31,6 +31,7 @@ class Settings(TypedDict, total=False):
     allowed_token_ids: no other tokens come. bad_words: strings of one token each, which do not.
     min_tokens: nothing ends the answer before it has so many.
     logprobs: with each token how likely it was, and so many of the likeliest in its place, at most 20.
+    prompt_logprobs: the same of each token of the prompt, with its rank. With max_tokens=0 nothing else is answered.
     seed: in [-2**63, 2**63); the same seed and prompt give the same tokens. Of several answers each has a seed of its
     own, made of this one and its index; the first has this one itself.
     stop: strings that end the answer, and are no part of it unless include_stop.
@@ -54,6 +55,7 @@ class Settings(TypedDict, total=False):
     bad_words: Sequence[str] | None
     min_tokens: int | None
     logprobs: int | None
+    prompt_logprobs: int | None
     seed: int | None
     stop: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None

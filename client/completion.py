@@ -17,13 +17,27 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptToken:
+    """How likely a token of the prompt was: `logprob`, and `rank`, which is 1 for the likeliest. The first has neither.
+
+    `top` are the likeliest in its place, as (token id, logprob).
+    """
+
+    token_id: int
+    logprob: float | None
+    rank: int | None
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """A whole answer.
 
     `finish_reason` is `stop` (an end token, a stop token or a stop string), `length`, `timeout` or `abort`.
     `token_ids` include the token that ended it, `text` does not (unless `include_stop`). Of the prompt's tokens,
     `cached_tokens` were not computed: the server still had what it needs of them. `logprobs` has an entry for
-    each of `token_ids`, if they were asked for; -9999 stands for whatever is lower.
+    each of `token_ids`, if they were asked for; -9999 stands for whatever is lower. `prompt_logprobs` has one for each
+    token of the prompt; of several answers to it, the first has them.
     """
 
     text: str
@@ -33,6 +47,7 @@ class Completion:
     output_tokens: int
     cached_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[PromptToken, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +69,15 @@ def logprobs_of(chunk: Chunk) -> tuple[TokenLogprob, ...] | None:
     if known is None:
         return None
     return tuple(TokenLogprob(*own, tuple(top)) for own, *top in filter(None, known.entries()))
+
+
+def prompt_logprobs_of(chunk: Chunk) -> tuple[PromptToken, ...] | None:
+    """Return what a chunk says of the prompt, if it is the one that does."""
+    scores, tokens = chunk.scores, chunk.prompt_token_ids
+    if scores is None or tokens is None:
+        return None
+    told = zip(tokens.tolist(), scores.rank.tolist(), scores.logprobs.entries(), strict=True)
+    return tuple(
+        PromptToken(token, entries[0][1], rank, tuple(entries[1:])) if entries else PromptToken(token, None, None, ())
+        for token, rank, entries in told
+    )

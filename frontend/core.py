@@ -19,6 +19,7 @@ from frontend.text_error import TextError
 from frontend.text_peer import TextPeer
 from protocol.errors import FieldError, ProtocolError
 from protocol.identity import new_session
+from protocol.logprobs import Scores
 from protocol.messages import (
     Attached,
     Cancel,
@@ -269,9 +270,18 @@ class FrontendCore:
             missing = f"the scheduler's tokens {known} to {row.offset - 1} did not come"
             self._end(stream, Finish.ERROR, missing, abort=running)
             return
+        if row.scores is not None and (missing := self._scores(stream, *row.scores)):
+            self.counters["gaps"] += 1
+            self._end(stream, Finish.ERROR, missing, abort=running)
+            return
         if not known:
             stream.cached_tokens = row.cached
         news = row.tokens[known - row.offset :]
+        if news and stream.lacks_scores:
+            self.counters["gaps"] += 1
+            missing = "the scheduler has not told how likely the prompt is"
+            self._end(stream, Finish.ERROR, missing, abort=running)
+            return
         if len(news) < len(row.tokens):
             self.counters["duplicate_tokens"] += len(row.tokens) - len(news)
         try:
@@ -294,6 +304,14 @@ class FrontendCore:
             self._end(stream, row.finish, row.error, abort=False)
         elif news:
             self._has_news(stream)
+
+    def _scores(self, stream: Stream, first: int, scores: Scores) -> str:
+        """Take what is said of a prompt's tokens from the `first` on; return what is missing before, if anything."""
+        due = 1 + stream.scored
+        if first > due:
+            return f"the scheduler's scores of the prompt's tokens {due} to {first - 1} did not come"
+        stream.push_scores(scores.part(due - first, len(scores)))
+        return ""
 
     # ------------------------------------------------------------ time
 

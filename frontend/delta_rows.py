@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.logprobs import Logprobs
+from protocol.logprobs import Logprobs, Scores
 from protocol.messages import EXPLAINED, Deltas, Finish
 
 
@@ -22,19 +22,33 @@ class DeltaRow(NamedTuple):
     error: str
     cached: int = 0
     logprobs: Logprobs | None = None  # of its tokens, if it has some
+    scores: tuple[int, Scores] | None = None  # of its prompt's tokens from this one on, if there are new ones
 
 
 def rows_of(deltas: Deltas) -> Iterator[DeltaRow]:
     """Yield the rows in their order."""
     logprobs = deltas.logprobs
     listed = [] if logprobs is None else logprobs.count.tolist()
+    scores = _scores(deltas)
     tokens, at, errors = deltas.token.tolist(), 0, iter(deltas.errors)
     columns = (deltas.request, deltas.offset, deltas.count, deltas.finish, deltas.cached)
-    for request, offset, length, ended, cached in zip(*(column.tolist() for column in columns), strict=True):
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for row, (request, offset, length, ended, cached) in enumerate(rows):
         finish = Finish(ended)
         error = next(errors) if finish in EXPLAINED else ""
         part = None
         if logprobs is not None and any(listed[at : at + length]):
             part = logprobs.part(at, at + length)
-        yield DeltaRow(request, offset, tokens[at : at + length], finish, error, cached, part)
+        yield DeltaRow(request, offset, tokens[at : at + length], finish, error, cached, part, scores.get(row))
         at += length
+
+
+def _scores(deltas: Deltas) -> dict[int, tuple[int, Scores]]:
+    """Return what is new of prompts by row: where the first of the tokens stands, and what is said of them."""
+    scores, found, at = deltas.scores, {}, 0
+    if scores is None or deltas.score_row is None:
+        return {}
+    for row, first, count in deltas.score_row.reshape(-1, 3).tolist():
+        found[row] = (first, scores.part(at, at + count))
+        at += count
+    return found

@@ -19,6 +19,7 @@ from frontend.stop_strings import MOST_CHARACTERS, StopStrings
 from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TOO_LONG, TextError, require_unicode, shown
 from protocol.fields import UINT64_MAX
+from protocol.logprobs import MOST_SCORES
 from protocol.messages import MOST_STOP_TOKENS, MOST_TOKEN_IDS, Attached, Generate, SpanKind, Submit
 from timeline.recorder import About, Recorder, nanoseconds
 
@@ -85,11 +86,17 @@ class Intake:
                 f"min_tokens: must be at most {max_tokens}, as many as there may be, got {ask.min_tokens}",
                 at_fault="min_tokens",
             )
+        if ask.prompt_logprobs is not None and (scores := len(prompt) * (1 + ask.prompt_logprobs)) > MOST_SCORES:
+            raise TextError(
+                f"the prompt has {len(prompt)} tokens: {ask.prompt_logprobs} log probabilities beside that of each are "
+                f"{scores} in all, at most {MOST_SCORES} are told",
+                at_fault=given,
+            )
         submit = Submit(
             request=0,
             prompt=prompt,
             output=NO_TOKENS,
-            max_tokens=max_tokens,
+            max_tokens=max(1, max_tokens),
             temperature=defaults.temperature if ask.temperature is None else ask.temperature,
             top_k=defaults.top_k if ask.top_k is None else ask.top_k,
             top_p=defaults.top_p if ask.top_p is None else ask.top_p,
@@ -121,7 +128,12 @@ class Intake:
             Stream(
                 peer,
                 ask,
-                replace(submit, seed=sample_seed(submit.seed, index)),
+                # What is said of the prompt is the same for all answers.
+                replace(
+                    submit,
+                    seed=sample_seed(submit.seed, index),
+                    prompt_logprobs=None if index else ask.prompt_logprobs,
+                ),
                 Detokenizer(self._text.pieces, continues_text=ask.messages is None),
                 stops.again(),
                 ends,

@@ -9,7 +9,7 @@ import numpy as np
 
 from frontend.detokenizer import Detokenizer
 from frontend.stop_strings import StopStrings
-from protocol.logprobs import NOTHING, Logprobs, joined
+from protocol.logprobs import NOTHING, UNSCORED, Logprobs, Scores, joined, joined_scores
 from protocol.messages import TIMEOUT_MIN, Chunk, Finish, Generate, Submit
 
 NO_TOKENS = np.zeros(0, "<u4")
@@ -66,6 +66,15 @@ class Stream:
         self._text: list[str] = []
         self._logprobs: list[Logprobs] | None = None if ask.logprobs is None else []  # of what is not given yet
         self._given = 0
+        self._silent = ask.max_tokens == 0  # the one token that a scheduler samples at least is nobody's
+        self.scored = 0  # of how many tokens of the prompt, behind its first, it is known how likely they are
+        self._scores: list[Scores] = []
+        self._prompt_given = submit.prompt_logprobs is None
+
+    @property
+    def lacks_scores(self) -> bool:
+        """Whether not all that is wanted to be said of the prompt has come."""
+        return self.submit.prompt_logprobs is not None and self.scored < len(self.submit.prompt) - 1
 
     @property
     def outstanding(self) -> int:
@@ -78,13 +87,19 @@ class Stream:
         output = np.array(self.output, "<u4")
         # 0 would mean no limit, and what is past its deadline is ended by the caller.
         timeout = max(self.deadline - now, TIMEOUT_MIN) if self.deadline < np.inf else 0.0
-        return replace(self.submit, request=request, output=output, timeout=timeout, again=again)
+        return replace(
+            self.submit, request=request, output=output, timeout=timeout, again=again, scores_told=self.scored
+        )
 
     def push(self, tokens: Sequence[int]) -> None:
         """Take the next tokens into `output`, those behind the end of a stop string excepted.
 
-        With a stop string, `finish` is STOP afterwards.
+        With a stop string, `finish` is STOP afterwards; where none are wanted, it is LENGTH.
         """
+        if self._silent:
+            if tokens:
+                self.finish = Finish.LENGTH
+            return
         if not self._one_by_one:
             self.output.extend(tokens)
             self._read(tokens)
@@ -100,6 +115,11 @@ class Stream:
         """Take what is known of the tokens that `push` has just taken."""
         if self._logprobs is not None:
             self._logprobs.append(logprobs)
+
+    def push_scores(self, scores: Scores) -> None:
+        """Take what is said of the next tokens of the prompt."""
+        self._scores.append(scores)
+        self.scored += len(scores)
 
     def end(self, finish: Finish, error: str = "") -> None:
         """End it: what was held back becomes text, except for an end token."""
@@ -124,6 +144,8 @@ class Stream:
         if not ended and (self._whole or self._given == len(self.output)):
             return None
         logprobs = None if self._logprobs is None else self._known_logprobs(self._logprobs)
+        tells_prompt = not (self._prompt_given or self.lacks_scores)
+        scores = joined_scores([UNSCORED, *self._scores]) if tells_prompt else None
         return Chunk(
             request=self.label,
             text="".join(self._text),
@@ -137,6 +159,11 @@ class Stream:
             listed_token=None if logprobs is None else logprobs.token,
             logprob=None if logprobs is None else logprobs.logprob,
             index=self.index,
+            prompt_token_ids=None if scores is None else self.submit.prompt,
+            scored=None if scores is None else scores.logprobs.count,
+            scored_token=None if scores is None else scores.logprobs.token,
+            scored_logprob=None if scores is None else scores.logprobs.logprob,
+            scored_rank=None if scores is None else scores.rank,
         )
 
     def given(self) -> None:
@@ -145,6 +172,8 @@ class Stream:
         self._given = len(self.output)
         if self._logprobs is not None:
             self._logprobs.clear()
+        self._prompt_given = True
+        self._scores.clear()
 
     def _known_logprobs(self, parts: list[Logprobs]) -> Logprobs:
         """Return what is known of each token that is not given yet; of those whose scheduler said nothing, nothing."""

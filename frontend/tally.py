@@ -65,5 +65,5 @@ class Tally:
     def end(self, stream: Stream) -> None:
         """Note that a stream has ended."""
         self.ended[stream.finish] += 1
-        if stream.finish in (Finish.STOP, Finish.LENGTH):
+        if stream.finish in (Finish.STOP, Finish.LENGTH) and stream.output:
             self.whole.observe(stream.newest - stream.arrived)

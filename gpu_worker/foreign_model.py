@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +60,16 @@ class ForeignModel:
 
         with attending(attend):
             return logits_of(self._model, tokens, positions, logits_at)
+
+    def forward_in_parts(
+        self, tokens: Tensor, positions: Tensor, parts: Sequence[Tensor], step: AttentionStep, cache: KVCache
+    ) -> Iterator[Tensor]:
+        """As `Decoder.forward_in_parts`, by a run for each lot: what a model does behind its head is its own matter.
+
+        All runs write the same K and V.
+        """
+        for logits_at in parts:
+            yield self.forward(tokens, positions, logits_at, step, cache)
 
 
 def logits_of(model: PreTrainedModel, tokens: Tensor, positions: Tensor, logits_at: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The largest steps that a scheduler may send: what they take of a GPU's memory, the KV cache can't have.
 
     wide    as many rows as there are slots, all of which sample, with penalties, log probabilities and all; their
-            tokens are as many as a step may have
+            tokens are as many as a step may have, and as many are scored as have logits at once
     long    one row, as many tokens as a step may have, at the end of the longest context
 
 All rows have the same block, again and again: what they compute is nonsense, and takes the memory that sense does.
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpoint import CheckpointError
+from gpu_worker.logprobs import SCORED_AT_A_TIME
 from protocol.logprobs import MOST_LOGPROBS
 from protocol.messages import Failed, Plan, Result, RowFlag
 from timeline.recorder import Recorder
@@ -89,6 +90,10 @@ def _why(plan: Plan, error: str) -> str:
 def _adjusted(plan: Plan) -> Plan:
     """Return a plan whose rows ask for all that takes memory between logits and tokens."""
     none = np.zeros(0, np.uint32)
+    count = plan.count.astype(np.int64)
+    left = SCORED_AT_A_TIME - np.cumsum(count) + count
+    scored = np.minimum(left, count)[left > 0].astype(np.uint32)
+    row = np.arange(len(scored), dtype=np.uint32)
     return replace(
         plan,
         adjust_slot=plan.slot,
@@ -99,6 +104,8 @@ def _adjusted(plan: Plan) -> Plan:
         note_token=none,
         bias=none.astype(np.float32),
         listed=np.full(len(plan.slot), 1 + MOST_LOGPROBS, np.uint8),
+        scored=np.stack((row, 0 * row, scored, 0 * row + 1 + MOST_LOGPROBS), axis=1).reshape(-1),
+        scored_token=np.zeros(int(scored.sum()), np.uint32),
     )
 
 

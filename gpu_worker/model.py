@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -101,11 +102,23 @@ class Decoder:
         `tokens`, `positions`: int64 [T], row after row as `step` was prepared. `logits_at`: int64 [S], the places among
         the T tokens whose successor is wanted; S may be 0; None is all of them.
         """
+        hidden = self._embedded_hidden(tokens, positions, step, cache)
+        return self.scaled(self.head(hidden if logits_at is None else hidden.index_select(0, logits_at)))
+
+    @torch.inference_mode()
+    def forward_in_parts(
+        self, tokens: Tensor, positions: Tensor, parts: Sequence[Tensor], step: StepPlaces, cache: KVCache
+    ) -> Iterator[Tensor]:
+        """As `forward`, but yield the logits at one after the other of several lots of places."""
+        hidden = self._embedded_hidden(tokens, positions, step, cache)
+        for logits_at in parts:
+            yield self.scaled(self.head(hidden.index_select(0, logits_at)))
+
+    def _embedded_hidden(self, tokens: Tensor, positions: Tensor, step: StepPlaces, cache: KVCache) -> Tensor:
         embedded = F.embedding(tokens, self.embedding)
         if self.config.embedding_multiplier != 1:
             embedded = embedded * self.config.embedding_multiplier
-        hidden = self.hidden(embedded, positions, step, cache)
-        return self.scaled(self.head(hidden if logits_at is None else hidden.index_select(0, logits_at)))
+        return self.hidden(embedded, positions, step, cache)
 
     def hidden(self, embedded: Tensor, positions: Tensor, step: StepPlaces, cache: KVCache) -> Tensor:
         """Write K and V to `cache` and return what the head multiplies, [T, hidden]; `embedded` [T, hidden] is used up.

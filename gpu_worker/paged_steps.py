@@ -137,6 +137,13 @@ class PagedSteps:
         """Return logits as they are meant, float32, from some that the head gave."""
         return self._model.scaled(raw)
 
+    def logits(self, at: Tensor) -> Tensor:
+        """Return logits, float32 [N, vocabulary], at some tokens (int [N]) of the step just run, no decode step."""
+        hidden = self._hidden.index_select(0, at)
+        raw = torch.empty((len(hidden), self._logits.shape[1]), dtype=self._logits.dtype, device=hidden.device)
+        self._model.head_into(hidden, raw)
+        return self._model.scaled(raw)
+
     def write_tables(self, slot: Tensor, index: Tensor, block: Tensor) -> None:
         """Do tables[slot, index] = block, which are int32 [n]."""
         write_tables(self._tables, slot, index, block)

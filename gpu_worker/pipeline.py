@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gpu_worker.adjusted_rows import AdjustedRows
 from gpu_worker.device import Device, Event
+from gpu_worker.logprobs import score_size, unlisted
 from gpu_worker.runner import LISTED, ModelRunner, StepOutput
 from gpu_worker.sampler import unpacked
 from gpu_worker.staging import StagingBuffer
@@ -39,6 +40,7 @@ class Buffers:
     sampled: torch.Tensor  # on the host
     listed_token: torch.Tensor
     logprob: torch.Tensor
+    scores: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class Batch:
     buffers: Buffers
     samples: int
     listed: NDArray[np.uint8] | None  # how many log probabilities each sample has
+    scored: NDArray[np.uint8] | None  # and each token that is scored
     error: BaseException | None = None
     skipped: bool = False  # it was queued behind a step that failed
     began: Event | None = None
@@ -89,6 +92,7 @@ class StepPipeline:
                 sampled=device.host_buffer(slots, torch.int64),
                 listed_token=device.host_buffer(slots * LISTED, torch.int64),
                 logprob=device.host_buffer(slots * LISTED, torch.float32),
+                scores=device.host_buffer(max_tokens * score_size(LISTED), torch.int32),
             )
             for _ in range(plans_in_flight)
         ]
@@ -115,8 +119,9 @@ class StepPipeline:
         self._free.pop()
         staged = recorder.add(SpanKind.STAGE, began, about=about)
         samples = len(host.sample_slot)
-        batch = Batch(plan, buffers, samples, host.listed)
+        batch = Batch(plan, buffers, samples, host.listed, host.scored)
         entries = 0 if host.listed is None else np.count_nonzero(host.listed) * int(host.listed.max())
+        scores = 0 if host.scored is None else len(host.scored) * score_size(int(host.scored.max()))
         events = batch.events = StepEvents(about) if recorder.on else None
 
         def before_sampling() -> None:
@@ -146,6 +151,8 @@ class StepPipeline:
             if entries:
                 buffers.listed_token[:entries].copy_(buffers.output.listed_token[:entries], non_blocking=True)
                 buffers.logprob[:entries].copy_(buffers.output.logprob[:entries], non_blocking=True)
+            if scores:
+                buffers.scores[:scores].copy_(buffers.output.scores[:scores], non_blocking=True)
 
         recorded = events is not None
         device.copy_in.run(_guarded(batch, copy_in))
@@ -185,6 +192,7 @@ class StepPipeline:
         if batch.skipped:
             return Failed(plan.session, plan.step, False, "queued behind a failed step")
         listed_token, logprob = _listed(batch)
+        scored_token, scored_logprob, rank = _scored(batch)
         token, status = unpacked(buffers.sampled.numpy()[: batch.samples])
         return Result(
             session=plan.session,
@@ -194,6 +202,10 @@ class StepPipeline:
             listed=batch.listed,
             listed_token=listed_token,
             logprob=logprob,
+            scored=batch.scored,
+            scored_token=scored_token,
+            scored_logprob=scored_logprob,
+            scored_rank=rank,
         )
 
 
@@ -207,6 +219,16 @@ def _listed(batch: Batch) -> tuple[NDArray[np.uint32], NDArray[np.float32]] | tu
     token = batch.buffers.listed_token[: within.size].numpy().reshape(within.shape)
     logprob = batch.buffers.logprob[: within.size].numpy().reshape(within.shape)
     return token[within].astype(np.uint32), logprob[within]
+
+
+def _scored(
+    batch: Batch,
+) -> tuple[NDArray[np.uint32], NDArray[np.float32], NDArray[np.uint32]] | tuple[None, None, None]:
+    """Return what a batch says of prompts: tokens, log probabilities and ranks."""
+    if batch.scored is None:
+        return None, None, None
+    size = len(batch.scored) * score_size(int(batch.scored.max()))
+    return unlisted(batch.buffers.scores.numpy()[:size], batch.scored)
 
 
 def _guarded(batch: Batch, work: Callable[[], None]) -> Callable[[], None]:

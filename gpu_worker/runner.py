@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,11 +13,11 @@ from gpu_worker.adjustments import AdjustedSamples, Adjustments
 from gpu_worker.attention import Attention, AttentionStep, TorchAttention
 from gpu_worker.device import Device
 from gpu_worker.kv_cache import KVCache
-from gpu_worker.logprobs import list_logprobs
+from gpu_worker.logprobs import SCORED_AT_A_TIME, list_logprobs, list_scores, score_size
 from gpu_worker.model import Decoder
 from gpu_worker.paged_columns import PagedStep, Samples
 from gpu_worker.sampler import LOWER_HALF, Sampler, greedy, packed
-from gpu_worker.staging import HostColumns, StepColumns, TableEntries, TokenColumns
+from gpu_worker.staging import HostColumns, ScoredTokens, StepColumns, TableEntries, TokenColumns
 from protocol.logprobs import MOST_LOGPROBS
 from protocol.messages import Plan
 
@@ -40,17 +40,24 @@ class StepModel(Protocol):
     ) -> Tensor:
         """As `Decoder.forward`."""
 
+    def forward_in_parts(
+        self, tokens: Tensor, positions: Tensor, parts: Sequence[Tensor], step: AttentionStep, cache: KVCache
+    ) -> Iterator[Tensor]:
+        """As `Decoder.forward_in_parts`."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """One step's own device buffers for what it samples.
+    """One step's own device buffers for what it samples, and what it says of prompts.
 
-    What is listed fills the beginning of the last two: L times the step's greatest number of entries, row after row.
+    What is listed fills the beginning of the next two: L times the step's greatest number of entries, row after row. So
+    does what is scored of the last.
     """
 
     sampled: torch.Tensor  # int64 [slots], `packed`
     listed_token: torch.Tensor  # int64 [slots * LISTED]
     logprob: torch.Tensor  # float32 [slots * LISTED]
+    scores: torch.Tensor  # int32 [max_tokens * score_size(LISTED)], as `list_scores` makes them
 
 
 class ModelRunner:
@@ -80,6 +87,7 @@ class ModelRunner:
             sampled=torch.zeros(self._slots, dtype=torch.int64, device=self.device),
             listed_token=torch.zeros(self._slots * LISTED, dtype=torch.int64, device=self.device),
             logprob=torch.zeros(self._slots * LISTED, dtype=torch.float32, device=self.device),
+            scores=torch.zeros(self._max_tokens * score_size(LISTED), dtype=torch.int32, device=self.device),
         )
 
     def use_paged_kernels(self, device: Device, share: Callable[[float, str], None], *, graphs: bool) -> str:
@@ -116,14 +124,20 @@ class ModelRunner:
             self._sampler.admit_staged(plan.begin_slot, plan.temperature, plan.top_k, plan.top_p, columns.settings)
         if columns.adjusting is not None:
             self._adjustments.begin(columns.adjusting, host.adjusted_rows)
+        scored = columns.scored
         if isinstance(columns.step, PagedStep):
             self._run_paged(columns.step, host, columns, output, before_sampling)
+            if scored is not None:
+                assert self.paged is not None
+                self._score(map(self.paged.logits, scored.at.split(SCORED_AT_A_TIME)), scored, host, output)
             return
         assert columns.samples is not None
-        logits = self._logits(host, columns.step, columns.samples)
+        logits, more = self._logits(host, columns.step, columns.samples, scored)
         before_sampling()
         if len(host.sample_slot):
             self._sample(logits, columns.samples, host, columns, output)
+        if scored is not None:
+            self._score(more, scored, host, output)
 
     def _run_paged(
         self,
@@ -169,8 +183,10 @@ class ModelRunner:
         else:
             self._block_table[entries.slot.long(), entries.index.long()] = entries.block
 
-    def _logits(self, host: HostColumns, step: TokenColumns, samples: Samples) -> Tensor:
-        """Compute a step up to its logits, float32 [S, vocabulary]."""
+    def _logits(
+        self, host: HostColumns, step: TokenColumns, samples: Samples, scored: ScoredTokens | None
+    ) -> tuple[Tensor, Iterable[Tensor]]:
+        """Compute a step up to its logits, float32 [S, vocabulary]; return them, and parts of those to score by."""
         attention, at = self._model.attention, samples.at
         assert isinstance(attention, TorchAttention)
         assert at is not None
@@ -180,7 +196,12 @@ class ModelRunner:
         blocks = -(-host.longest // self.cache.block_size)
         tables = self._block_table[step.row_slot.long(), :blocks]
         prepared = attention.prepare(tables, host.position, host.count)
-        return self._model.forward(tokens, step.positions.long(), at.long(), prepared, self.cache)
+        positions = step.positions.long()
+        if scored is None:
+            return self._model.forward(tokens, positions, at.long(), prepared, self.cache), ()
+        parts = (at.long(), *scored.at.long().split(SCORED_AT_A_TIME))
+        logits = self._model.forward_in_parts(tokens, positions, parts, prepared, self.cache)
+        return next(logits), logits
 
     def _sample(
         self, logits: Tensor, samples: Samples, host: HostColumns, columns: StepColumns, output: StepOutput
@@ -208,3 +229,13 @@ class ModelRunner:
         tokens, logprobs = list_logprobs(logits, token, width)
         output.listed_token[:entries] = tokens.view(-1)
         output.logprob[:entries] = logprobs.view(-1)
+
+    def _score(self, parts: Iterable[Tensor], scored: ScoredTokens, host: HostColumns, output: StepOutput) -> None:
+        """Put out what is said of prompts' tokens; `parts` are the logits before them, as the model made them."""
+        assert host.scored is not None
+        width, token, done = int(host.scored.max()), scored.token.long(), 0
+        scores = output.scores[: len(token) * score_size(width)].view(len(token), -1)
+        for logits in parts:
+            some = slice(done, done + len(logits))
+            scores[some] = list_scores(logits, token[some], width)
+            done += len(logits)

@@ -59,6 +59,11 @@ def check_plan(plan: Plan, engine: Engine) -> None:
             raise ProtocolError(f"step {plan.step}: {what} {column.max()} is not below {limit}")
     if plan.listed is not None and len(plan.listed) and plan.listed.max() > engine.vocab_size + 1:
         raise ProtocolError(f"step {plan.step}: log probabilities of more tokens than there are")
+    if (scoring := plan.scoring) is not None and len(scoring.token):
+        if scoring.token.max() >= engine.vocab_size:
+            raise ProtocolError(f"step {plan.step}: what is scored is no token")
+        if scoring.entries.max() > engine.vocab_size + 1:
+            raise ProtocolError(f"step {plan.step}: log probabilities of more tokens than there are")
     tokens = int(plan.count.sum(dtype=np.uint64))
     if not 0 < tokens <= engine.max_batch_tokens:
         raise ProtocolError(f"step {plan.step}: {tokens} tokens; 1 to {engine.max_batch_tokens} are allowed")

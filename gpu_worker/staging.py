@@ -16,7 +16,7 @@ from gpu_worker.paged_columns import CARRIED, PagedShape, PagedStep, Samples, al
 from gpu_worker.sampler import StagedSettings
 from protocol.messages import Note, Plan, RowFlag
 
-_COLUMNS_OF_TOKENS = 4  # tokens, positions, carry_at, carry_slot
+_COLUMNS_OF_TOKENS = 6  # tokens, positions, carry_at, carry_slot; 2 of scores
 # row_slot, logits_at, sample_slot, sample_position, listed_at; 7 of settings, 8 of adjusted
 _COLUMNS_OF_ROWS = 20
 _COLUMNS_OF_TABLES = 3
@@ -62,6 +62,7 @@ class HostColumns:
     longest: int  # positions that the longest row reaches, its own included
     adjusted_rows: int  # rows of the pool that have ever been given out
     listed: NDArray[np.uint8] | None  # uint8[samples]: how many log probabilities each wants; None if none wants any
+    scored: NDArray[np.uint8] | None  # the same of each token that is scored, if any are
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,14 @@ class TokenColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredTokens:
+    """Tokens of prompts that are scored, int32 [N] each."""
+
+    at: torch.Tensor  # behind which of the step's tokens each stands
+    token: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class StepColumns:
     """Views of the device's copy of one staged plan of S samples, all int32."""
 
@@ -95,6 +104,7 @@ class StepColumns:
     adjusting: StagedAdjustments | None  # of the slots among these whose logits are adjusted, if there are any
     adjusted: AdjustedSamples | None  # if there are any
     listed_at: torch.Tensor | None  # [L]: which samples' log probabilities are wanted, if any are
+    scored: ScoredTokens | None  # if there are any
 
 
 class StagingBuffer:
@@ -148,6 +158,7 @@ class StagingBuffer:
             samples = Samples(self._put(sample_slot), self._put(where), at=self._put(ends[sampled] - 1))
         listed = self._listed[sample_slot]
         listed_at = np.flatnonzero(listed)
+        scored, entries = (None, None) if plan.scored is None else self._scored(plan)
         columns = StepColumns(
             step=step,
             samples=samples,
@@ -156,10 +167,11 @@ class StagingBuffer:
             adjusting=adjusting,
             adjusted=self._adjusted(sample_slot.view(np.uint32)) if self._rows.most else None,
             listed_at=self._put(listed_at) if len(listed_at) else None,
+            scored=scored,
         )
         longest = int((position + count).max()) if len(count) else 0
         wanted = listed if len(listed_at) else None
-        return HostColumns(position, count, sample_slot, longest, self._rows.most, wanted), columns
+        return HostColumns(position, count, sample_slot, longest, self._rows.most, wanted, entries), columns
 
     def copy(self) -> None:
         """Bring what was staged to the device; runs on the copy-in stream."""
@@ -264,6 +276,16 @@ class StagingBuffer:
         row = self._rows.of(slots)
         at = np.flatnonzero(row != NO_ROW)
         return AdjustedSamples(self._put(at), self._put(row[at])) if len(at) else None
+
+    def _scored(self, plan: Plan) -> tuple[ScoredTokens, NDArray[np.uint8]] | tuple[None, None]:
+        """Put the tokens that are scored; return them, and how many log probabilities each wants."""
+        scoring = plan.scoring
+        if scoring is None or not len(scoring.token):
+            return None, None
+        row, skipped, length, entries, token = scoring
+        first = np.cumsum(plan.count, dtype=np.int64)[row] - plan.count[row] + skipped
+        at = np.repeat(first - np.cumsum(length, dtype=np.int64) + length, length) + np.arange(len(token))
+        return ScoredTokens(self._put(at), self._put(token)), np.repeat(entries, length).astype(np.uint8)
 
     def _put(self, column: Column) -> torch.Tensor:
         start, end = self._used, self._used + len(column)

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 MOST_LOGPROBS = 20
 """Of so many of the likeliest tokens a request may ask for the log probability, beside that of the token that came."""
 
+MOST_SCORES = 2**20
+"""A prompt's log probabilities are no more than that, all of its tokens together: they travel in one frame."""
+
 LOWEST_LOGPROB = -9999.0
 """Stands for whatever is lower, minus infinity included: JSON has no word for that."""
 
@@ -57,6 +60,35 @@ class Logprobs:
 
 NOTHING = Logprobs(np.zeros(1, "<u1"), np.zeros(0, "<u4"), np.zeros(0, "<f4"))
 """About one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How likely tokens of a prompt were, each in its place: their log probabilities, and the `rank` of each.
+
+    `rank` u4[tokens]: 1 for the likeliest of the vocabulary, 2 if one is likelier; 0 for one that was not scored, as
+    nothing stands before the first.
+    """
+
+    logprobs: Logprobs
+    rank: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        """How many tokens it is about."""
+        return len(self.rank)
+
+    def part(self, start: int, stop: int) -> Scores:
+        """Return what it says about the tokens [start, stop)."""
+        return Scores(self.logprobs.part(start, stop), self.rank[start:stop])
+
+
+UNSCORED = Scores(NOTHING, np.zeros(1, "<u4"))
+"""Of one token."""
+
+
+def joined_scores(parts: Sequence[Scores]) -> Scores:
+    """Return what several say about the tokens of all of them; there is at least one."""
+    return Scores(joined([part.logprobs for part in parts]), np.concatenate([part.rank for part in parts]))
 
 
 def joined(parts: Sequence[Logprobs]) -> Logprobs:

@@ -17,9 +17,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import ProtocolError
+from protocol.errors import FieldError, ProtocolError
 from protocol.fields import INT64_MAX, INT64_MIN, UINT64_MAX, Column, Document, Flag, Integer, Many, Maybe, Real, Text
-from protocol.logprobs import LOWEST_LOGPROB, MOST_LOGPROBS, Logprobs
+from protocol.logprobs import LOWEST_LOGPROB, MOST_LOGPROBS, Logprobs, Scores
 
 # What a request may ask for at most, however it is asked: HTTP has the same limits.
 COUNT_MAX = 2**31 - 1
@@ -215,6 +215,16 @@ class Adjusting(NamedTuple):
     bias: NDArray[np.float32]
 
 
+class Scoring(NamedTuple):
+    """What of a plan is scored: one entry for each row of which some is, and the tokens."""
+
+    row: NDArray[np.uint32]
+    skipped: NDArray[np.uint32]  # so many of the row's inputs come before the first whose successor is scored
+    length: NDArray[np.uint32]  # of so many inputs it is
+    entries: NDArray[np.uint32]  # log probabilities of each: its own, and those of the likeliest
+    token: NDArray[np.uint32]  # the successors, row after row
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Scheduler to worker: one step. Columns of one group are equally long.
@@ -225,6 +235,9 @@ class Plan:
 
     Slots in `adjust_slot` have three numbers of `penalty` each (repetition, presence, frequency) and notes about
     tokens, slot after slot; the worker itself goes on counting what it samples for them.
+
+    `scored` has four numbers for each row whose prompt is scored, which are the first four of `Scoring`: what the
+    model, behind each of `length` inputs of the row, gives to the token that follows there in fact.
     """
 
     session: Session
@@ -252,6 +265,8 @@ class Plan:
     note_token: SomeU4 = None
     bias: Biases = None  # one for each BIAS, in order
     listed: Listed = None  # one for each of `begin_slot`: log probabilities wanted a token; None is 0 for all
+    scored: SomeU4 = None
+    scored_token: SomeU4 = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
@@ -271,6 +286,18 @@ class Plan:
             _same_length("settings", self.begin_slot, self.listed)
         if (adjusting := self.adjusting) is not None:
             _check_adjusting(adjusting)
+        if (scoring := self.scoring) is not None:
+            _check_scoring(scoring, self.count)
+
+    @property
+    def scoring(self) -> Scoring | None:
+        """What is scored; None if nothing is. Raises `ProtocolError` if its columns do not fit."""
+        if self.scored is None and self.scored_token is None:
+            return None
+        if self.scored is None or self.scored_token is None or len(self.scored) % 4:
+            raise ProtocolError("scored has not four numbers per row, or there are no tokens for them")
+        row, skipped, length, entries = self.scored.reshape(-1, 4).T
+        return Scoring(row, skipped, length, entries, self.scored_token)
 
     @property
     def adjusting(self) -> Adjusting | None:
@@ -291,8 +318,9 @@ class Plan:
 class Result:
     """Worker to scheduler: what a step sampled, one entry per SAMPLE row, in the plan's order.
 
-    If a slot wants log probabilities, `listed` says how many each row has of the last two columns: that of its token
-    first, then those of the likeliest.
+    If a slot wants log probabilities, `listed` says how many each row has of the next two columns: that of its token
+    first, then those of the likeliest. If prompts are scored, `scored` and the columns behind it say the same of each
+    scored token, in the plan's order, and its rank.
     """
 
     session: Session
@@ -302,17 +330,27 @@ class Result:
     listed: Listed = None
     listed_token: SomeU4 = None
     logprob: LogprobColumn = None
+    scored: Listed = None
+    scored_token: SomeU4 = None
+    scored_logprob: LogprobColumn = None
+    scored_rank: SomeU4 = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
         _same_length("rows", self.token, self.status)
         if (logprobs := self.logprobs) is not None:
             _same_length("rows", self.token, logprobs.count)
+        _scores(self.scored, self.scored_token, self.scored_logprob, self.scored_rank)
 
     @property
     def logprobs(self) -> Logprobs | None:
-        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        """The columns about what was sampled; None if nobody asked. Raises `ProtocolError` if they do not fit."""
         return _logprobs(self.listed, self.listed_token, self.logprob)
+
+    @property
+    def scores(self) -> Scores | None:
+        """The last four columns; None if nothing was scored. Raises `ProtocolError` if they do not fit."""
+        return _scores(self.scored, self.scored_token, self.scored_logprob, self.scored_rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +428,8 @@ class Submit:
     allowed_token_ids: SomeU4 = None  # no other may come
     banned_token_ids: SomeU4 = None
     logprobs: WantedLogprobs = None
+    prompt_logprobs: WantedLogprobs = None  # the same of each token of the prompt but the first: it is scored
+    scores_told: Count = 0  # of so many of these tokens the client has been told already
     cache_salt: Salt = ""  # KV is shared among requests of the same salt alone
     priority: Priority = 0  # which some policies go by; others refuse all but 0
     user: User = ""  # for whom it is, as the client tells them apart: where users take turns, this one does
@@ -416,6 +456,9 @@ class Deltas:
     `errors` has one text per row that ended with ERROR, REFUSED or BUSY, in row order.
     `timing` has four numbers per row that ended, in seconds since the request arrived: when it was first planned,
     its first token, its last token, its end; -1 for what never happened.
+    `score_row` has three numbers for each row with news of a scored prompt: the row, where in the prompt the first
+    token stands of which there is news, and of how many there is. These are the tokens of the columns behind it, which
+    are as in Result. A request may have a row for such news before that of its tokens.
     """
 
     session: Session
@@ -430,6 +473,11 @@ class Deltas:
     listed: Listed = None  # one for each of `token`: how many it has of the next two, as in Result
     listed_token: SomeU4 = None
     logprob: LogprobColumn = None
+    score_row: SomeU4 = None
+    scored: Listed = None
+    scored_token: SomeU4 = None
+    scored_logprob: LogprobColumn = None
+    scored_rank: SomeU4 = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
@@ -443,11 +491,17 @@ class Deltas:
             raise ProtocolError(f"{explained} rows ended with an error, {len(self.errors)} texts came")
         if (logprobs := self.logprobs) is not None:
             _same_length("tokens", self.token, logprobs.count)
+        _check_score_rows(self.score_row, self.scores, len(self.request))
 
     @property
     def logprobs(self) -> Logprobs | None:
-        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        """The columns about `token`; None if nobody asked. Raises `ProtocolError` if they do not fit."""
         return _logprobs(self.listed, self.listed_token, self.logprob)
+
+    @property
+    def scores(self) -> Scores | None:
+        """The last four columns; None if there is no such news. Raises `ProtocolError` if they do not fit."""
+        return _scores(self.scored, self.scored_token, self.scored_logprob, self.scored_rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +559,8 @@ class Generate:
     """Text client to frontend: continue exactly one of prompt, messages (a chat) and token_ids.
 
     None leaves a setting to the server. With `stream`, text comes as it is made, else in one piece. `n` answers are
-    sampled, each from a seed of its own, which is made of `seed` and the answer's index.
+    sampled, each from a seed of its own, which is made of `seed` and the answer's index. With `max_tokens` of 0 nothing
+    is answered: there is only what is said of the prompt.
     """
 
     request: RequestId
@@ -514,7 +569,7 @@ class Generate:
     token_ids: Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))] = None
     stream: Annotated[bool, Flag()] = False
     n: Annotated[int, Integer(1, MOST_SAMPLES)] = 1
-    max_tokens: Annotated[int | None, Maybe(Integer(1, COUNT_MAX))] = None
+    max_tokens: Annotated[int | None, Maybe(Integer(0, COUNT_MAX))] = None
     temperature: Annotated[float | None, Maybe(Real(0.0, TEMPERATURE_MAX))] = None
     top_k: Annotated[int | None, Maybe(Integer(0, COUNT_MAX))] = None
     top_p: Annotated[float | None, Maybe(Real(0.0, 1.0))] = None
@@ -534,12 +589,15 @@ class Generate:
     allowed_token_ids: SomeU4 = None
     bad_words: Annotated[tuple[str, ...], Many(Text(2**14), MOST_TOKEN_IDS)] = ()
     logprobs: WantedLogprobs = None
+    prompt_logprobs: WantedLogprobs = None
     cache_salt: Salt = ""
     priority: Priority = 0
     user: User = ""
 
     def check(self) -> None:
-        """Raise `ProtocolError` unless exactly one kind of input is given, and each biased token has its bias."""
+        """Raise `ProtocolError` unless one kind of input is given, something is asked, and each bias has its token."""
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            raise FieldError("Generate", "max_tokens", "must be at least 1 without prompt_logprobs, got 0")
         _check_bias(self.bias_token_ids, self.bias)
         if (self.prompt is not None) + (self.messages is not None) + (self.token_ids is not None) != 1:
             raise ProtocolError("exactly one of prompt, messages and token_ids is needed")
@@ -558,7 +616,8 @@ class Chunk:
 
     `error` is empty unless the answer ended with ERROR, REFUSED or BUSY. Token counts are those up to this chunk. If it
     was REFUSED or BUSY, so is the request, and no other answer to it comes. Of what was REFUSED `at_fault` names the
-    field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing.
+    field of `Generate` that was wrong, `code` is OpenAI's word for what was, or nothing. If `prompt_logprobs` were
+    wanted, the first chunk of answer 0 has the prompt and how likely its tokens were, unless that failed.
     """
 
     request: RequestId
@@ -575,16 +634,30 @@ class Chunk:
     listed_token: SomeU4 = None
     logprob: LogprobColumn = None
     index: Annotated[int, Integer(0, MOST_SAMPLES - 1)] = 0
+    prompt_token_ids: SomeU4 = None
+    scored: Listed = None  # one for each of `prompt_token_ids`, as in Result; the first has none, and a rank of 0
+    scored_token: SomeU4 = None
+    scored_logprob: LogprobColumn = None
+    scored_rank: SomeU4 = None
 
     def check(self) -> None:
         """Raise `ProtocolError` unless the columns fit together."""
         if (logprobs := self.logprobs) is not None:
             _same_length("tokens", self.token_ids, logprobs.count)
+        if (scores := self.scores) is not None:
+            if self.prompt_token_ids is None:
+                raise ProtocolError("a prompt's log probabilities come without the prompt")
+            _same_length("prompt tokens", self.prompt_token_ids, scores.rank)
 
     @property
     def logprobs(self) -> Logprobs | None:
-        """The last three columns; None if nobody asked. Raises `ProtocolError` if they do not fit."""
+        """The columns about `token_ids`; None if nobody asked. Raises `ProtocolError` if they do not fit."""
         return _logprobs(self.listed, self.listed_token, self.logprob)
+
+    @property
+    def scores(self) -> Scores | None:
+        """The last four columns; None unless they are here. Raises `ProtocolError` if they do not fit."""
+        return _scores(self.scored, self.scored_token, self.scored_logprob, self.scored_rank)
 
 
 # ---------------------------------------------------------------- any process and the timeline's collector
@@ -793,6 +866,43 @@ def _logprobs(
     if int(count.sum(dtype=np.uint64)) != len(token):
         raise ProtocolError(f"{count.sum(dtype=np.uint64)} log probabilities in all, {len(token)} came")
     return Logprobs(count, token, logprob)
+
+
+def _scores(
+    count: NDArray[np.uint8] | None,
+    token: NDArray[np.uint32] | None,
+    logprob: NDArray[np.float32] | None,
+    rank: NDArray[np.uint32] | None,
+) -> Scores | None:
+    logprobs = _logprobs(count, token, logprob)
+    if logprobs is None and rank is None:
+        return None
+    if logprobs is None or rank is None:
+        raise ProtocolError("of the columns of scores some are missing")
+    _same_length("scores", logprobs.count, rank)
+    return Scores(logprobs, rank)
+
+
+def _check_scoring(it: Scoring, count: NDArray[np.uint32]) -> None:
+    if len(it.row) and (it.row.max() >= len(count) or (it.row[1:] <= it.row[:-1]).any()):
+        raise ProtocolError("what is scored is of no row, or not in the order of rows")
+    if (it.skipped.astype(np.uint64) + it.length > count[it.row]).any():
+        raise ProtocolError("more is scored of a row than it has")
+    if int(it.length.sum(dtype=np.uint64)) != len(it.token):
+        raise ProtocolError(f"{it.length.sum(dtype=np.uint64)} tokens to score in all, {len(it.token)} came")
+    if len(it.entries) and not 1 <= it.entries.min() <= it.entries.max() <= 1 + MOST_LOGPROBS:
+        raise ProtocolError(f"a scored token has 1 to {1 + MOST_LOGPROBS} log probabilities")
+
+
+def _check_score_rows(rows: NDArray[np.uint32] | None, scores: Scores | None, total: int) -> None:
+    if rows is None and scores is None:
+        return
+    if rows is None or scores is None or len(rows) % 3:
+        raise ProtocolError("score_row has not three numbers per row, or there are no scores for them")
+    if len(rows) and rows[::3].max() >= total:
+        raise ProtocolError(f"scores of row {rows[::3].max()}, there are {total}")
+    if int(rows[2::3].sum(dtype=np.uint64)) != len(scores):
+        raise ProtocolError(f"scores of {rows[2::3].sum(dtype=np.uint64)} tokens in all, {len(scores)} came")
 
 
 def _check_bias(tokens: NDArray[np.uint32] | None, bias: NDArray[np.float32] | None) -> None:

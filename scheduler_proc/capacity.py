@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocol.logprobs import MOST_SCORES
 from protocol.messages import MOST_STOP_TOKENS, Opened, Submit
 from scheduler_proc.adjustments import listed_tokens, nothing_left, wrong_lists
 
@@ -42,9 +43,23 @@ def refusal(ask: Submit, worker: Opened) -> str:
         return f"min_tokens is {ask.min_tokens}, more than max_tokens {ask.max_tokens}"
     if ask.logprobs is not None and ask.logprobs > worker.vocab_size:
         return f"logprobs is {ask.logprobs}, more than the vocabulary of {worker.vocab_size} has tokens"
+    if problem := _wrong_scores(ask, worker):
+        return problem
     for tokens in (ask.prompt, ask.output, ask.stop_token_ids, *listed_tokens(ask)):
         if len(tokens) and tokens.max() >= worker.vocab_size:
             return f"token id {tokens.max()} is outside of the vocabulary of {worker.vocab_size}"
     if nothing_left(ask, worker.eos_token_ids, worker.vocab_size):
         return "no token is left that may come: all of them are banned, or would end the answer before min_tokens"
+    return ""
+
+
+def _wrong_scores(ask: Submit, worker: Opened) -> str:
+    if ask.prompt_logprobs is None:
+        return ""
+    if ask.prompt_logprobs > worker.vocab_size:
+        return f"prompt_logprobs is {ask.prompt_logprobs}, more than the vocabulary of {worker.vocab_size} has tokens"
+    if (scores := len(ask.prompt) * (1 + ask.prompt_logprobs)) > MOST_SCORES:
+        return f"prompt_logprobs: {scores} of the prompt's {len(ask.prompt)} tokens together, at most {MOST_SCORES}"
+    if ask.scores_told >= len(ask.prompt):
+        return f"scores_told is {ask.scores_told}, as if the prompt had more tokens than {len(ask.prompt)}"
     return ""

@@ -16,13 +16,13 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.logprobs import MOST_LOGPROBS, NOTHING
+from protocol.logprobs import MOST_LOGPROBS, NOTHING, Scores
 from protocol.messages import Deltas, Failed, Finish, Opened, Plan, Result, RowStatus, Submit
 from scheduler_proc.capacity import check_capacity, refusal
 from scheduler_proc.counters import Counters
 from scheduler_proc.deadlines import Deadlines
 from scheduler_proc.in_flight import InFlight, SentPlan
-from scheduler_proc.outbox import MOST_LISTED, Outbox, deltas_of, waiting_piece
+from scheduler_proc.outbox import MOST_LISTED, Outbox, Piece, deltas_of, score_piece, waiting_piece
 from scheduler_proc.plan_builder import PlanBuilder
 from scheduler_proc.planner import Planner
 from scheduler_proc.policy import FIRST_COME, Policy
@@ -75,6 +75,7 @@ class Scheduler:
         self._outbox = Outbox()
         self._requests: dict[Key, Request] = {}
         self._behind: dict[Key, Request] = {}  # preempted before their client was given all of their tokens
+        self._scored: dict[Key, Request] = {}  # those with scores that their clients were not given
         self._deadlines = Deadlines()
         self._arrivals = 0
         self._begin_session(worker)
@@ -108,6 +109,7 @@ class Scheduler:
             output=ask.output,
             sent=len(ask.output),
             resumed=len(ask.output) > 0,
+            scored=0 if ask.prompt_logprobs is None else ask.scores_told,
         )
         self._accept(request, now)
 
@@ -189,14 +191,15 @@ class Scheduler:
     def settle(self, answer: Result | Failed, now: float) -> bool:
         """Take a worker's answer to the oldest plan in flight.
 
-        False if it is not that: another session, another step, or the wrong number of tokens. Then nothing changes.
+        False if it is not that: another session, another step, or the wrong number of tokens or scores. Then nothing
+        changes.
         """
         sent = self._in_flight.oldest()
         if (
             sent is None
             or answer.session != self.worker.session
             or answer.step != sent.step
-            or (isinstance(answer, Result) and len(answer.token) != sent.samples)
+            or (isinstance(answer, Result) and not _fits(answer, sent))
         ):
             self.counters.dropped_answers += 1
             return False
@@ -217,6 +220,8 @@ class Scheduler:
         wanted = slots.listed[rows]
         if np.count_nonzero(wanted):
             self._keep_logprobs(rows, wanted if current is None else wanted & current[sent.sampled], answer)
+        if (scores := answer.scores) is not None:
+            self._keep_scores(sent, current, scores)
         if current is None:
             slots.computed_len[sent.slots] = sent.ends
         else:
@@ -250,6 +255,17 @@ class Scheduler:
         each = [NOTHING] * len(wanting) if said is None else said.of(wanting.tolist())
         for slot, logprobs in zip(rows[wanting].tolist(), each, strict=True):
             self._running.request(slot).logprobs.append(logprobs)
+
+    def _keep_scores(self, sent: SentPlan, current: NDArray[np.bool_] | None, scores: Scores) -> None:
+        """Keep what an answer says of the prompts of those of its rows that still mean something."""
+        taken = 0
+        for row, count in sent.scored:
+            if current is None or current[row]:
+                request = self._running.request(int(sent.slots[row]))
+                request.scores.append(scores.part(taken, taken + count))
+                request.scored += count
+                self._scored[request.key] = request
+            taken += count
 
     def _settle_failure(self, rows: NDArray[np.intp], failure: Failed, now: float) -> None:
         """Begin again with every request on board, from the tokens that have settled; end the one that keeps failing.
@@ -295,6 +311,7 @@ class Scheduler:
         request.finish = why
         del self._requests[request.key]
         self._behind.pop(request.key, None)
+        self._scored.pop(request.key, None)
         self._deadlines.ended(request)
         if request.first_planned == NEVER:
             self._policy.left(request.client, request.ask, request.rank)
@@ -339,6 +356,7 @@ class Scheduler:
         self._waiting.clear()
         self._requests.clear()
         self._behind.clear()
+        self._scored.clear()
         self._deadlines.clear()
         self.outstanding_tokens = 0
         return requests
@@ -348,6 +366,8 @@ class Scheduler:
         for request in sorted(requests, key=lambda request: (request.rank, request.order)):
             if len(request.unsent):
                 self._behind[request.key] = request
+            if request.scores:
+                self._scored[request.key] = request
             self._accept(request, now)
 
     # ------------------------------------------------------------------ deltas
@@ -355,20 +375,24 @@ class Scheduler:
     def take_deltas(self, withhold: Container[int] = ()) -> list[tuple[int, Deltas]]:
         """Return what each client has not been given yet, as (client, message), and count it as given.
 
-        To be called again until it returns nothing: a message tells of a limited number of ended requests. Clients
-        in `withhold` get theirs later, in one piece: their cursors stay where they are.
+        To be called again until it returns nothing: a message tells of a limited number of ended requests, and of log
+        probabilities. Clients in `withhold` get theirs later, in one piece: their cursors stay where they are.
         """
         slots = self._running.slots
         news = np.flatnonzero(slots.live & (slots.settled_len > slots.sent_len))
         news = news[np.argsort(slots.client[news], kind="stable")]
         numbers, starts = np.unique(slots.client[news], return_index=True)
         rows_of = dict(zip(numbers.tolist(), np.split(news, starts[1:]), strict=False))
-        behind = {request.client for request in self._behind.values()}
+        behind = {request.client for request in (*self._behind.values(), *self._scored.values())}
         clients = sorted(rows_of.keys() | self._outbox.clients() | behind)
         return [(each, self._deltas(each, rows_of.get(each, news[:0]))) for each in clients if each not in withhold]
 
     def _deltas(self, client: int, rows: NDArray[np.intp]) -> Deltas:
         slots = self._running.slots
+        pieces = self._outbox.take(client)
+        more = self._take_scores(client, pieces) if self._scored else False
+        if more:
+            rows = rows[:0]  # a prompt's scores come before its tokens
         if slots.listed[rows].any():
             rows = self._fewer(rows)
         start, stop = slots.sent_len[rows], slots.settled_len[rows]
@@ -381,8 +405,7 @@ class Scheduler:
             for row in np.flatnonzero(slots.listed[rows]).tolist()
             if (logprobs := self._running.request(int(rows[row])).take_logprobs(int(count[row]))) is not None
         }
-        pieces = self._outbox.take(client)
-        for request in [request for request in self._behind.values() if request.client == client]:
+        for request in [request for request in self._behind.values() if request.client == client and not more]:
             del self._behind[request.key]
             pieces.append(waiting_piece(request))
         return deltas_of(
@@ -395,6 +418,18 @@ class Scheduler:
             token,
             listed,
         )
+
+    def _take_scores(self, client: int, pieces: list[Piece]) -> bool:
+        """Add pieces for what is new of a client's prompts, as long as a message has room; whether there is more."""
+        slots, listed = self._running.slots, sum(piece.listed for piece in pieces)
+        for request in [request for request in self._scored.values() if request.client == client]:
+            if listed > MOST_LISTED:
+                return True
+            sent = request.sent if request.slot < 0 else int(slots.sent_len[request.slot]) - request.prompt_len
+            pieces.append(score_piece(request, sent))
+            listed += pieces[-1].listed
+            del self._scored[request.key]
+        return False
 
     def _fewer(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the first of some slots, with as many log probabilities as a message may have; the first always."""
@@ -449,10 +484,15 @@ class Scheduler:
         assert len(self._requests) == self.running + self.waiting, "a request is neither waiting nor running"
         behind = {request.key for request in self._requests.values() if request.slot < 0 and len(request.unsent)}
         assert behind == self._behind.keys(), "a preempted request's tokens would not be sent before it runs again"
+        scored = {request.key for request in self._requests.values() if request.scores}
+        assert scored == self._scored.keys(), "a prompt's scores would not be sent"
         owed = 0
         for request in self._requests.values():
             assert request.finish is Finish.RUNNING, "a request that has ended is still known"
             running = request.slot >= 0
+            if running:
+                computed = int(self._running.slots.computed_len[request.slot])
+                assert request.scored >= min(computed, request.to_score), "what was computed of a prompt is not scored"
             if request.ask.logprobs is not None:
                 slots, slot = self._running.slots, request.slot
                 unsent = slots.settled_len[slot] - slots.sent_len[slot] if running else len(request.unsent)
@@ -461,3 +501,9 @@ class Scheduler:
                 self._running.slots.settled_len[request.slot] if running else request.waiting_len
             )
         assert owed == self.outstanding_tokens, f"{owed} tokens are outstanding, {self.outstanding_tokens} are counted"
+
+
+def _fits(answer: Result, sent: SentPlan) -> bool:
+    """Whether a result says as much as was asked."""
+    scores = answer.scores
+    return len(answer.token) == sent.samples and (0 if scores is None else len(scores)) == sent.scores

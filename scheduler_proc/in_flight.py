@@ -19,6 +19,12 @@ class SentPlan:
     ends: NDArray[np.int32]  # up to which position each row computes
     sampled: NDArray[np.intp] | slice  # which rows yield a token, in plan order
     samples: int  # how many
+    scored: tuple[tuple[int, int], ...] = ()  # which rows score how many tokens, in plan order
+
+    @property
+    def scores(self) -> int:
+        """How many tokens are scored in all."""
+        return sum(count for _, count in self.scored)
 
 
 class InFlight:

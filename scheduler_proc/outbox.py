@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.logprobs import Logprobs, joined
+from protocol.logprobs import Logprobs, Scores, joined, joined_scores
 from protocol.messages import EXPLAINED, Deltas, Finish
 from scheduler_proc.request import NEVER, Request
 
@@ -27,6 +27,13 @@ class Piece:
     error: str
     timing: tuple[float, ...]  # of one that ended, as Deltas has it
     logprobs: Logprobs | None = None  # of its tokens, if they are wanted
+    scores: tuple[int, Scores] | None = None  # of its prompt: where the first of those tokens stands, and the news
+
+    @property
+    def listed(self) -> int:
+        """How many log probabilities it has."""
+        of_prompt = 0 if self.scores is None else len(self.scores[1].logprobs.token)
+        return of_prompt + (0 if self.logprobs is None else len(self.logprobs.token))
 
 
 MOST_PIECES = 1024
@@ -68,6 +75,7 @@ class Outbox:
                 error,
                 timing,
                 logprobs,
+                request.take_scores(),
             )
         )
 
@@ -89,7 +97,7 @@ class Outbox:
         pieces = self._pieces.pop(client, [])
         most, listed = min(len(pieces), MOST_PIECES), 0
         for number, piece in enumerate(pieces[:most]):
-            listed += 0 if piece.logprobs is None else len(piece.logprobs.token)
+            listed += piece.listed
             if number and listed > MOST_LISTED:
                 most = number
                 break
@@ -104,6 +112,13 @@ def waiting_piece(request: Request) -> Piece:
     piece = Piece(request.ask.request, request.sent, request.unsent, Finish.RUNNING, request.cached, "", (), logprobs)
     request.sent = len(request.output)
     return piece
+
+
+def score_piece(request: Request, sent: int) -> Piece:
+    """Return what is new of a prompt's scores, and count it as given; `sent` tokens of the output have been."""
+    return Piece(
+        request.ask.request, sent, _NO_TOKENS, Finish.RUNNING, request.cached, "", (), None, request.take_scores()
+    )
 
 
 def _since(moment: float, start: float) -> float:
@@ -139,6 +154,8 @@ def deltas_of(
         cached = np.concatenate((np.array([piece.cached for piece in pieces], np.uint32), cached))
         token = np.concatenate((*[piece.tokens for piece in pieces], token))
     columns = _logprob_columns(known, count) if known else (None, None, None)
+    news = [(row, *piece.scores) for row, piece in enumerate(pieces) if piece.scores is not None]
+    scores = joined_scores([each for _, _, each in news]) if news else None
     return Deltas(
         session=session,
         request=request,
@@ -152,6 +169,11 @@ def deltas_of(
         listed=columns[0],
         listed_token=columns[1],
         logprob=columns[2],
+        score_row=np.array([(row, at, len(each)) for row, at, each in news], np.uint32).reshape(-1) if news else None,
+        scored=None if scores is None else scores.logprobs.count,
+        scored_token=None if scores is None else scores.logprobs.token,
+        scored_logprob=None if scores is None else scores.logprobs.logprob,
+        scored_rank=None if scores is None else scores.rank,
     )
 
 

@@ -60,6 +60,8 @@ class PlanBuilder:
         self._decode_position = _NO_POSITIONS
         self._chunks: list[tuple[int, int, int, int]] = []  # slot, position, count, flags
         self._tokens: list[NDArray[np.uint32]] = []
+        self._scored: list[tuple[int, int, int, int]] = []  # as `Scoring`, but rows count from the first chunk
+        self._successors: list[NDArray[np.uint32]] = []
         self._tables: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
         self.table_entries = 0
         self._begins: list[Request] = []
@@ -75,6 +77,18 @@ class PlanBuilder:
         stop = position + count
         self._chunks.append((slot, position, count, RowFlag.SAMPLE if stop == len(tokens) else 0))
         self._tokens.append(tokens[position:stop])
+
+    def score(self, request: Request, start: int, stop: int) -> None:
+        """Have the prompt's tokens scored behind the inputs [start, stop) of the chunk just added, if not yet done.
+
+        The last of them may be the first token of the next chunk. What stands behind the prompt is no part of it.
+        """
+        ask, first = request.ask, max(start, request.scored)
+        last = min(stop, request.to_score)
+        if first < last:
+            assert ask.prompt_logprobs is not None
+            self._scored.append((len(self._chunks) - 1, first - start, last - first, 1 + ask.prompt_logprobs))
+            self._successors.append(ask.prompt[first + 1 : last + 1])
 
     def table(self, slots: NDArray[np.intp], indices: NDArray[np.integer[Any]], blocks: NDArray[np.int32]) -> None:
         """Add block table entries: table[slots[i]][indices[i]] = blocks[i]."""
@@ -110,6 +124,7 @@ class PlanBuilder:
             flags = np.concatenate((flags, chunks[:, 3].astype(np.uint8)))
             sampled = np.flatnonzero(flags & RowFlag.SAMPLE)
             samples = len(sampled)
+        scored = [(len(self._decode) + chunk, *rest) for chunk, *rest in self._scored]
         plan = Plan(
             session=session,
             step=in_flight.last_step + 1,
@@ -124,8 +139,12 @@ class PlanBuilder:
             table_block=_joined([change[2] for change in self._tables]),
             **(_settings(self._begins) if self._begins else _NO_SETTINGS),
             **adjustment_columns(self._begins, self._end_tokens),
+            scored=np.array(scored, np.uint32).reshape(-1) if scored else None,
+            scored_token=np.concatenate(self._successors) if scored else None,
         )
-        return plan, SentPlan(plan.step, slots, self._slots.epoch[slots], position + count, sampled, samples)
+        in_rows = tuple((row, count) for row, _, count, _ in scored)
+        epochs = self._slots.epoch[slots]
+        return plan, SentPlan(plan.step, slots, epochs, position + count, sampled, samples, in_rows)
 
 
 def _joined(columns: list[NDArray[Any]]) -> NDArray[np.uint32]:

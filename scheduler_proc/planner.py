@@ -110,8 +110,11 @@ class Planner:
 
     def _chunk(self, builder: PlanBuilder, request: Request, budget: int) -> int:
         slots, slot = self._running.slots, request.slot
-        count = min(budget, int(slots.known_len[slot] - slots.planned_len[slot]))
+        position = int(slots.planned_len[slot])
+        count = min(budget, int(slots.known_len[slot]) - position)
         builder.chunk(slot, count, request.waiting_tokens())
+        if request.to_score:
+            builder.score(request, position, position + count)
         slots.planned_len[slot] += count
         return count
 

@@ -36,11 +36,11 @@ class PrefixCache:
         self._enabled = enabled
 
     def look_up(self, request: Request) -> Prefix:
-        """Return what a waiting request need not compute. Its last token is always computed, to know the next one."""
+        """Return what a waiting request need not compute: whole blocks of its first `sparable_len` tokens."""
         if self._enabled:
             tokens = request.waiting_tokens().tobytes()
             width = 4 * self._blocks.block_size
-            most = (request.waiting_len - 1) // self._blocks.block_size
+            most = request.sparable_len // self._blocks.block_size
             request.prefix = self._index.extend(request.prefix, tokens, width, most, request.ask.cache_salt)
         return request.prefix
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.logprobs import Logprobs, joined
+from protocol.logprobs import Logprobs, Scores, joined, joined_scores
 from protocol.messages import Finish, Submit
 from scheduler_proc.prefix_index import NOTHING_FOUND, Prefix
 
@@ -39,6 +39,8 @@ class Request:
     deaths: int = 0  # workers that died with it on board, not long after each other
     died_at: int = 0  # its length at the last of these
     logprobs: list[Logprobs] = field(default_factory=list)  # of each token that its client has not been given
+    scored: int = 0  # tokens of its prompt, behind the first, whose scores have settled
+    scores: list[Scores] = field(default_factory=list)  # those of them that its client has not been given
     finish: Finish = Finish.RUNNING
     first_planned: float = NEVER
     first_token: float = NEVER
@@ -60,6 +62,17 @@ class Request:
         return len(self.ask.prompt) + len(self.output)
 
     @property
+    def sparable_len(self) -> int:
+        """So many tokens it need not compute if others have: not the last, nor one whose successor is to be scored."""
+        whole = self.waiting_len - 1
+        return whole if self.scored == self.to_score else min(whole, self.scored)
+
+    @property
+    def to_score(self) -> int:
+        """How many tokens of its prompt are scored in all."""
+        return 0 if self.ask.prompt_logprobs is None else self.prompt_len - 1
+
+    @property
     def unsent(self) -> NDArray[np.uint32]:
         """Output, while it waits, that its client has not been given."""
         return self.output[self.sent :]
@@ -70,6 +83,13 @@ class Request:
             return None
         taken, self.logprobs = self.logprobs[:count], self.logprobs[count:]
         return joined(taken)
+
+    def take_scores(self) -> tuple[int, Scores] | None:
+        """Return where in its prompt the next scored token stands, and all scores its client has not been given."""
+        if not self.scores:
+            return None
+        taken, self.scores = joined_scores(self.scores), []
+        return 1 + self.scored - len(taken), taken
 
     def ends_at(self, end_tokens: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Return the tokens that end it, u4: its own, and the model's `end_tokens` unless it ignores them."""

@@ -71,6 +71,8 @@ class Received:
     cached: int = 0
     timing: tuple[float, ...] = ()
     logprobs: list[list[tuple[int, float]]] = field(default_factory=list)
+    scores: list[tuple[list[tuple[int, float]], int]] = field(default_factory=list)  # of the prompt but its first token
+    first_scored: int = 1
 
 
 class CoreLoop:
@@ -85,7 +87,8 @@ class CoreLoop:
         self.now = 0.0
 
     def submit(self, ask: Submit) -> None:
-        self.received.setdefault(ask.request, Received(ask.output.tolist()))
+        known = Received(ask.output.tolist(), first_scored=1 + ask.scores_told)
+        self.received.setdefault(ask.request, known)
         self.scheduler.submit(CLIENT, ask, self.now)
         self.scheduler.check()
 
@@ -145,13 +148,21 @@ class CoreLoop:
     def receive(self, deltas: Deltas) -> None:
         """Take in what a client was sent; offsets must go on without gap or duplicate, and nothing after an end."""
         listed = [[] for _ in deltas.token] if deltas.logprobs is None else deltas.logprobs.entries()
+        scores = self._scores(deltas)
         taken, errors, timing = 0, iter(deltas.errors), iter(deltas.timing.tolist())
         columns = (deltas.request, deltas.offset, deltas.count, deltas.cached)
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        for (request, offset, count, cached), finish in zip(rows, deltas.finish.tolist(), strict=True):
+        for row, ((request, offset, count, cached), finish) in enumerate(
+            zip(rows, deltas.finish.tolist(), strict=True)
+        ):
             known = self.received.setdefault(request, Received())
             known.cached = cached
             assert known.finish is Finish.RUNNING, f"request {request} goes on after its end"
+            first, of_prompt = scores.get(row, (0, []))
+            if of_prompt:
+                assert first == known.first_scored + len(known.scores), f"request {request}: scores missing or doubled"
+                assert not known.tokens or known.first_scored > 1, "a token came before the scores of its prompt"
+                known.scores += of_prompt
             assert offset == len(known.tokens), f"request {request}: a gap or a duplicate"
             known.tokens += deltas.token[taken : taken + count].tolist()
             known.logprobs += listed[taken : taken + count]
@@ -161,6 +172,17 @@ class CoreLoop:
                 known.timing = tuple(next(timing) for _ in range(4))
             if finish in EXPLAINED:
                 known.error = next(errors)
+
+    def _scores(self, deltas: Deltas) -> dict[int, tuple[int, list[tuple[list[tuple[int, float]], int]]]]:
+        """What is new of prompts, by row: where it begins, and each token's entries and rank."""
+        if deltas.scores is None or deltas.score_row is None:
+            return {}
+        told = list(zip(deltas.scores.logprobs.entries(), deltas.scores.rank.tolist(), strict=True))
+        found, at = {}, 0
+        for row, first, count in deltas.score_row.reshape(-1, 3).tolist():
+            found[row] = (first, told[at : at + count])
+            at += count
+        return found
 
     def step(self) -> bool:
         """One turn of the process: as many plans as credit allows, then one answer."""

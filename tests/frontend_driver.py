@@ -10,7 +10,7 @@ import numpy as np
 from frontend.core import FrontendCore
 from frontend.intake import Intake
 from frontend.model_text import ModelText
-from protocol.logprobs import Logprobs
+from protocol.logprobs import Logprobs, Scores
 from protocol.messages import Attach, Attached, Chunk, Deltas, Finish, Generate, Message, Ping, Submit
 from tests.stub_scheduler import deltas
 from tests.word_tokenizer import EOS
@@ -83,10 +83,11 @@ class Driver:
         error: str = "",
         cached: int = 0,
         logprobs: Logprobs | None = None,
+        scores: tuple[int, Scores] | None = None,
     ) -> None:
-        """Let a scheduler send tokens of one request."""
+        """Let a scheduler send tokens of one request, or scores of its prompt."""
         row: Deltas = deltas(
-            self.sessions[index], submit.request, offset, list(tokens), finish, error, cached, logprobs
+            self.sessions[index], submit.request, offset, list(tokens), finish, error, cached, logprobs, scores
         )
         self.scheduler(index, row)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
+import numpy as np
 
 from frontend.callers import Callers
 from frontend.config import ServeConfig
@@ -15,6 +16,7 @@ from frontend.http.app import make_app
 from frontend.http.timeline import Desk
 from frontend.model_text import ModelText
 from protocol.awake_clock import AwakeClock
+from protocol.logprobs import Scores
 from protocol.messages import Abort, Finish, ResetPrefixCache, Submit
 from tests.fake_desk import FakeDesk
 from tests.frontend_driver import Driver
@@ -104,6 +106,11 @@ class HttpDriver:
             self._later(self._pace)
 
     def _step(self, submit: Submit, tokens: list[int], at: int) -> None:
+        if not at and submit.prompt_logprobs is not None:
+            scores = self.scored(submit)
+            half = len(scores) // 2
+            for first, some in ((1, scores.part(0, half)), (1 + half, scores.part(half, len(scores)))):
+                self.it.tokens(submit, 0, [], cached=self._cached, scores=(first, some))
         few = tokens[at : at + 1] if at + 1 < len(tokens) else tokens[at:]
         told = None if submit.logprobs is None else listing(*[self.listed(submit, token) for token in few])
         if self.fails and at == self.fails_after:
@@ -121,6 +128,13 @@ class HttpDriver:
     def listed(submit: Submit, token: int) -> list[tuple[int, float]]:
         """What the scheduler knows of a token: its own, then as many as are wanted from id 32 ("A") on."""
         return [(token, -0.5), *[(32 + rank, -1.0 - rank) for rank in range(submit.logprobs or 0)]]
+
+    @staticmethod
+    def scored(submit: Submit) -> Scores:
+        """What the scheduler knows of a prompt: each token is the third likeliest, and less so than the one before."""
+        rest = [(32 + rank, -1.0 - rank) for rank in range(submit.prompt_logprobs or 0)]
+        known = listing(*[[(token, -at / 4), *rest] for at, token in enumerate(submit.prompt.tolist()[1:], 1)])
+        return Scores(known, np.full(len(known), 3, "<u4"))
 
 
 def _ends(submit: Submit) -> set[int]:

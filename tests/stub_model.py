@@ -64,6 +64,12 @@ def counting(tokens: Sequence[int], _seed: int) -> int:
     return 50 + len(tokens) % 40
 
 
+def score(before: Sequence[int], token: int, entries: int) -> tuple[list[tuple[int, float]], int]:
+    """What is said of `token` behind the tokens `before`: (its entries, its rank), which depend on all of them."""
+    salt = hashed([*before, token], entries)
+    return [(token, -float(salt)), *[((salt + i) % VOCAB, -float(i)) for i in range(1, entries)]], 1 + salt
+
+
 class StubModel:
     """Runs plans one after the other, as a device does."""
 
@@ -106,6 +112,7 @@ class StubModel:
                 tokens = plan.token[taken : taken + count]
                 taken += count
             self._write(slot, position, tokens)
+        scores = self._scores(plan)
         token, status = [], []
         for slot, position, count, flags in zip(*_ints(plan), plan.flags, strict=True):
             if flags & RowFlag.SAMPLE:
@@ -113,7 +120,29 @@ class StubModel:
                 status.append(RowStatus.NAN if sampled == NAN_TOKEN else RowStatus.OK)
                 token.append(0 if sampled == NAN_TOKEN else sampled)
                 self.last_token[slot] = token[-1]
-        return Result(plan.session, plan.step, np.array(token, np.uint32), np.array(status, np.uint8))
+        return Result(plan.session, plan.step, np.array(token, np.uint32), np.array(status, np.uint8), **scores)
+
+    def _scores(self, plan: Plan) -> dict[str, Any]:
+        scoring = plan.scoring
+        if scoring is None:
+            return {}
+        entries: list[tuple[int, float]] = []
+        ranks, counts, taken = [], [], 0
+        for row, skipped, count, most in zip(*(column.tolist() for column in scoring[:4]), strict=True):
+            first = int(plan.position[row]) + skipped
+            for position in range(first, first + count):
+                before = self._read(int(plan.slot[row]), position + 1)
+                told, rank = score(before, int(scoring.token[taken]), most)
+                entries += told
+                ranks.append(rank)
+                counts.append(most)
+                taken += 1
+        return {
+            "scored": np.array(counts, np.uint8),
+            "scored_token": np.array([token for token, _ in entries], np.uint32),
+            "scored_logprob": np.array([logprob for _, logprob in entries], np.float32),
+            "scored_rank": np.array(ranks, np.uint32),
+        }
 
     def _write(self, slot: int, position: int, tokens: NDArray[Any]) -> None:
         for place, token in enumerate(tokens, position):

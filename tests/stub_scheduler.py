@@ -13,7 +13,7 @@ import zmq
 
 from protocol.codec import decode
 from protocol.identity import new_session
-from protocol.logprobs import Logprobs
+from protocol.logprobs import Logprobs, Scores
 from protocol.messages import (
     EXPLAINED,
     Abort,
@@ -48,8 +48,9 @@ def deltas(
     error: str = "",
     cached: int = 0,
     logprobs: Logprobs | None = None,
+    scores: tuple[int, Scores] | None = None,
 ) -> Deltas:
-    """Return Deltas of one row."""
+    """Return Deltas of one row; `scores` are those of its prompt, and where that of the first stands."""
     ended = finish is not Finish.RUNNING
     return Deltas(
         session=session,
@@ -64,6 +65,11 @@ def deltas(
         listed=None if logprobs is None else logprobs.count,
         listed_token=None if logprobs is None else logprobs.token,
         logprob=None if logprobs is None else logprobs.logprob,
+        score_row=None if scores is None else np.array([0, scores[0], len(scores[1])], "<u4"),
+        scored=None if scores is None else scores[1].logprobs.count,
+        scored_token=None if scores is None else scores[1].logprobs.token,
+        scored_logprob=None if scores is None else scores[1].logprobs.logprob,
+        scored_rank=None if scores is None else scores[1].rank,
     )
 
 

@@ -25,6 +25,7 @@ from client import (
     AsyncClient,
     Client,
     Completion,
+    PromptToken,
     RequestFailedError,
     RequestRefusedError,
     ServerBusyError,
@@ -128,6 +129,27 @@ def test_log_probabilities_come_with_the_tokens_whole_and_in_pieces(tmp_path: Pa
         assert [piece.logprobs for piece in it.stream("a", logprobs=1)] == [told[:1], told[1:]]
 
 
+def test_what_is_said_of_the_prompt_is_there_in_the_end(tmp_path: Path) -> None:
+    known = listing([], [(8, -1.0), (9, -0.5)])
+    told = (PromptToken(5, None, None, ()), PromptToken(8, -1.0, 2, ((9, -0.5),)))
+
+    def answer(ask: Generate) -> list[Chunk]:
+        assert (ask.prompt_logprobs, ask.max_tokens) == (1, 0)
+        none, prompt = np.zeros(0, "<u4"), np.array([5, 8], "<u4")
+        return [
+            Chunk(
+                ask.request, "", none, Finish.LENGTH, "", 2, 0, prompt_token_ids=prompt, scored=known.count,
+                scored_token=known.token, scored_logprob=known.logprob, scored_rank=np.array([0, 2], "<u4"),
+            )
+        ]  # fmt: skip
+
+    with StubFrontend(f"ipc://{tmp_path / 'f'}", answer) as server, Client(server.address) as it:
+        assert it.generate("a", prompt_logprobs=1, max_tokens=0).prompt_logprobs == told
+        stream = it.stream("a", prompt_logprobs=1, max_tokens=0)
+        assert list(stream) == []
+        assert stream.completion.prompt_logprobs == told
+
+
 def test_settings_of_none_are_the_servers_choice(server: StubFrontend) -> None:
     with Client(server.address) as it:
         nothing: dict[str, Any] = dict.fromkeys(Settings.__annotations__.keys() - {"ignore_eos", "include_stop"})
@@ -215,7 +237,7 @@ def test_a_chat_that_no_server_could_read_is_refused_and_not_waited_for(
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"max_tokens": 0}, "max_tokens: 0 is outside of [1, 2147483647]"),
+        ({"max_tokens": 0}, "max_tokens: must be at least 1 without prompt_logprobs, got 0"),
         ({"temperature": "hot"}, "temperature: expected a number, got str"),
         ({"logit_bias": {1: 101}}, "logit_bias: 101 is not from -100 to 100"),
         ({"stop": ["a", 5]}, "stop: expected text, got int"),
@@ -589,7 +611,10 @@ def test_the_command_says_in_one_line_that_no_server_is_there(address: str) -> N
 @pytest.mark.processes
 def test_the_command_says_in_one_line_what_was_refused(server: StubFrontend) -> None:
     done = run("hello", "--address", server.address, "--max-tokens", "0")
-    assert (done.returncode, done.stderr) == (1, "client: max_tokens: 0 is outside of [1, 2147483647]\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "client: max_tokens: must be at least 1 without prompt_logprobs, got 0\n",
+    )
 
 
 @pytest.mark.processes

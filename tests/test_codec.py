@@ -122,6 +122,10 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
         travelling = int(made["count"][made["flags"] & RowFlag.CARRY == 0].sum())
         made["token"] = np.arange(travelling, dtype="<u4")
         made["listed"] = draw(st.sampled_from([None, np.full(len(made["begin_slot"]), 21, "<u1")]))
+        made["scored"] = np.array([[row, 0, n, 21] for row, n in enumerate(made["count"])], "<u4").reshape(-1)
+        made["scored_token"] = np.arange(made["count"].sum(), dtype="<u4")
+        if draw(st.booleans()):
+            made |= dict.fromkeys(("scored", "scored_token"))
         if draw(st.booleans()):
             made["notes"] = np.minimum(made["notes"], 3)
             made["note"] = np.resize(np.arange(6, dtype="<u1"), made["notes"].sum())
@@ -142,6 +146,20 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
             made["listed"] = np.resize(np.array([0, 3, 1], "<u1"), tokens)
             made["listed_token"] = np.arange(made["listed"].sum(), dtype="<u4")
             made["logprob"] = np.full(made["listed"].sum(), -9999.0, "<f4")
+        made |= dict.fromkeys(("scored", "scored_token", "scored_logprob", "scored_rank"))
+        if draw(st.booleans()):
+            scored = made["scored"] = np.array([0, 3, 1], "<u1")
+            made["scored_token"] = np.arange(scored.sum(), dtype="<u4")
+            made["scored_logprob"] = np.full(scored.sum(), -0.5, "<f4")
+            made["scored_rank"] = np.array([0, 9, 1], "<u4")
+        # Deltas say whose they are: of the last row, if there is one.
+        if name == "Deltas":
+            rows = len(made["request"])
+            made["score_row"] = np.array([rows - 1, 7, 3], "<u4") if rows and made["scored"] is not None else None
+            if not rows:
+                made |= dict.fromkeys(("scored", "scored_token", "scored_logprob", "scored_rank"))
+        if name == "Chunk" and made["scored"] is not None:
+            made["prompt_token_ids"] = np.arange(3, dtype="<u4")
     if name == "Spans":
         made["end"] = np.maximum(made["start"], made["end"])
     if name == "View":
@@ -152,6 +170,8 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
             kind = kinds_of(Generate)[field]
             assert isinstance(kind, Maybe)
             made[field] = draw(values(kind.kind)) if field == chosen else None
+        if made["max_tokens"] == 0:
+            made["prompt_logprobs"] = 20
     return message_type(**made)
 
 
@@ -548,6 +568,69 @@ def test_columns_of_log_probabilities_that_do_not_fit_are_refused(field: str, wr
                 decode_wire(**wire_of(good) | {field: frame})
         with pytest.raises(ProtocolError):
             encode(replace(good, **{field: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("scored", np.array([1, 0, 2], "<u4")),
+        ("scored", np.array([32, 0, 1, 1], "<u4")),
+        ("scored", np.array([1, 1, 1, 1], "<u4")),
+        ("scored", np.array([1, 0, 2**32 - 1, 1], "<u4")),
+        ("scored", np.array([1, 0, 1, 0], "<u4")),
+        ("scored", np.array([1, 0, 1, 22], "<u4")),
+        ("scored", np.array([1, 0, 1, 1, 1, 1, 0, 1], "<u4")),
+        ("scored_token", np.zeros(2, "<u4")),
+    ],
+)
+def test_what_a_plan_scores_is_in_its_rows(field: str, wrong: Any) -> None:
+    good = replace(plan(32), scored=np.array([1, 0, 1, 21], "<u4"), scored_token=np.zeros(1, "<u4"))
+    assert decode(encode(good)) is not None
+    for frame in (wrong.tobytes(), None):
+        with pytest.raises(ProtocolError):
+            decode_wire(**wire_of(good) | {field: frame})
+    with pytest.raises(ProtocolError):
+        encode(replace(good, **{field: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("scored", np.array([1, 1], "<u1")),
+        ("scored", np.array([3], "<u1")),
+        ("scored", np.array([1, 22], "<u1")),
+        ("scored_token", np.zeros(1, "<u4")),
+        ("scored_logprob", np.full(3, nan, "<f4")),
+        ("scored_logprob", np.zeros(2, "<f4")),
+        ("scored_rank", np.zeros(3, "<u4")),
+    ],
+)
+def test_columns_of_scores_that_do_not_fit_are_refused(field: str, wrong: Any) -> None:
+    columns: dict[str, Any] = {
+        "scored": np.array([1, 2], "<u1"),
+        "scored_token": np.zeros(3, "<u4"),
+        "scored_logprob": np.zeros(3, "<f4"),
+        "scored_rank": np.ones(2, "<u4"),
+    }
+    two, status = np.zeros(2, "<u4"), np.zeros(2, "<u1")
+    good: list[Any] = [
+        Result(1, 1, two, status, **columns),
+        replace(deltas([0, 0]), score_row=np.array([1, 5, 2], "<u4"), **columns),
+        Chunk(1, "", two, Finish.RUNNING, "", 2, 2, prompt_token_ids=two, **columns),
+    ]
+    for message in good:
+        assert decode(encode(message)) is not None
+        for frame in (wrong.tobytes(), None):
+            with pytest.raises(ProtocolError):
+                decode_wire(**wire_of(message) | {field: frame})
+        with pytest.raises(ProtocolError):
+            encode(replace(message, **{field: wrong}))
+    for row in (None, np.array([2, 5, 2], "<u4"), np.array([1, 5, 3], "<u4"), np.array([1, 5], "<u4")):
+        with pytest.raises(ProtocolError):
+            encode(replace(good[1], score_row=row))
+    for prompt in (None, np.zeros(3, "<u4")):
+        with pytest.raises(ProtocolError):
+            encode(replace(good[2], prompt_token_ids=prompt))
 
 
 def test_each_biased_token_has_its_bias() -> None:

@@ -26,7 +26,7 @@ OPTIONS = {"max_num_seqs": 5, "max_model_len": 96, "block_size": 4, "max_batch_t
 
 ADJUSTED: list[dict[str, Any]] = [
     {"repetition_penalty": 1.3, "logprobs": 5},
-    {"logprobs": 0},
+    {"logprobs": 0, "prompt_logprobs": 3},
     {"presence_penalty": 1.5, "frequency_penalty": -0.5},
     {"bias_token_ids": np.array([9, 10], np.uint32), "bias": np.array([2.5, -2.5], np.float32), "min_tokens": 3},
     {"allowed_token_ids": np.arange(3, 90, dtype=np.uint32), "banned_token_ids": np.array([7], np.uint32)},

@@ -18,6 +18,7 @@ from frontend.text_peer import MANY_ANSWERS_WAITING, MOST_ANSWERS_WAITING, READI
 from frontend.turn import for_a_turn
 from protocol.awake_clock import AwakeClock
 from protocol.errors import ProtocolError
+from protocol.logprobs import Scores
 from protocol.messages import (
     MOST_STOP_TOKENS,
     MOST_TOKEN_IDS,
@@ -1093,3 +1094,68 @@ def next_submit(seed: int) -> Submit:
     """Return a submission that is only its seed."""
     none = ids()
     return Submit(0, none, none, 0, 0.0, 0, 1.0, 0.0, seed, False, none, 0.0)
+
+
+# ---------------------------------------------------------------- scored prompts
+
+
+def scores_of(*tokens: int) -> Scores:
+    return Scores(listing(*[[(token, -token / 8)] for token in tokens]), np.arange(2, 2 + len(tokens), dtype="<u4"))
+
+
+def test_the_first_chunk_has_the_prompt_and_all_that_is_said_of_it() -> None:
+    it = driver()
+    it.generate(token_ids=ids(5, 6, 7, 8), prompt_logprobs=0, n=2)
+    submit, other = it.submitted()
+    assert (submit.prompt_logprobs, other.prompt_logprobs) == (0, None)
+    it.tokens(submit, 0, [], scores=(1, scores_of(6, 7)))
+    it.tokens(submit, 0, [], scores=(2, scores_of(7, 8)))  # the first of them for the second time
+    assert it.chunks() == []
+    it.tokens(submit, 0, [ABC])
+    (chunk,) = it.chunks()
+    assert chunk.prompt_token_ids is not None
+    assert chunk.prompt_token_ids.tolist() == [5, 6, 7, 8]
+    assert chunk.scores is not None
+    assert chunk.scores.logprobs.entries() == [[], [(6, -0.75)], [(7, -0.875)], [(8, -1.0)]]
+    it.tokens(submit, 1, [DEF], Finish.LENGTH)
+    it.tokens(other, 0, [ABC], Finish.LENGTH)
+    assert all(chunk.scores is None and chunk.prompt_token_ids is None for chunk in it.chunks())
+
+
+def test_a_request_that_is_placed_anew_asks_for_the_scores_that_are_missing() -> None:
+    it = driver()
+    it.generate(token_ids=ids(5, 6, 7, 8), prompt_logprobs=0, stream=False)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, [], scores=(1, scores_of(6, 7)))
+    it.scheduler(0, Unattached(it.sessions[0]))
+    it.attach()
+    (again,) = it.submitted()
+    assert (submit.scores_told, again.scores_told, again.prompt_logprobs) == (0, 2, 0)
+    it.tokens(again, 0, [ABC], Finish.LENGTH, scores=(3, scores_of(8)))
+    (chunk,) = it.chunks()
+    assert chunk.scores is not None
+    assert [len(entries) for entries in chunk.scores.logprobs.entries()] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("first", "tokens"), [(2, []), (1, [257])], ids=["a gap", "a token too soon"])
+def test_scores_that_are_missing_are_an_error(first: int, tokens: list[int]) -> None:
+    it = driver()
+    it.generate(token_ids=ids(5, 6, 7, 8), prompt_logprobs=0)
+    (submit,) = it.submitted()
+    it.tokens(submit, 0, tokens, scores=(first, scores_of(6)))
+    (chunk,) = it.chunks()
+    assert chunk.finish == Finish.ERROR
+    assert chunk.scores is None
+    assert it.core.counters["gaps"] == 1
+
+
+def test_where_no_token_is_wanted_the_one_that_comes_is_nobodys() -> None:
+    it = driver()
+    it.generate(token_ids=ids(5, 6), prompt_logprobs=0, logprobs=0, max_tokens=0)
+    (submit,) = it.submitted()
+    assert submit.max_tokens == 1
+    it.tokens(submit, 0, [ABC], Finish.STOP, scores=(1, scores_of(6)), logprobs=listing([(ABC, -1.0)]))
+    (chunk,) = it.chunks()
+    assert (chunk.finish, chunk.text, len(chunk.token_ids), chunk.output_tokens) == (Finish.LENGTH, "", 0, 0)
+    assert chunk.scores is not None
+    assert it.core.counters["overshoot_tokens"] == 1

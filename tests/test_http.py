@@ -345,7 +345,8 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "min_tokens": [-1, 1.5, "5", True, 2**31, 2**70, 63],
     "allowed_token_ids": [[], [-1], ["5"], [True], [2**65], [VOCABULARY], 5, [1] * 1025],
     "bad_words": ["a", [""], [5], ["more than a token"], ["a"] * 1025, ["a" * 20_000]],
-    "echo": [True, 0],
+    "echo": [0, "yes"],
+    "prompt_logprobs": [-1, 21, 2**70, True, "1", 1.5],
 }
 WRONG_LOGPROBS: dict[str, list[Any]] = {
     "completions": [-1, 21, 2**70, True, False, "1", 1.5],
@@ -382,7 +383,7 @@ def test_numbers_have_the_limits_of_the_message_that_they_go_into(name: str) -> 
     kind: Any = declared.kind if isinstance(declared, Maybe) else declared
     high = kind.high
     for value in (kind.low, high):
-        (ask,) = parameters(CompletionParameters, {"prompt": "a", name: value}).generates()
+        (ask,) = parameters(CompletionParameters, {"prompt": "a", "echo": True, name: value}).generates()
         assert getattr(ask, name) == value
     with pytest.raises(ApiError):
         parameters(CompletionParameters, {"prompt": "a", name: high * 2})
@@ -419,7 +420,12 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
 @pytest.mark.parametrize(
     ("more", "message", "code"),
     [
-        ({"max_tokens": 0}, "max_tokens: must be at least 1, got 0", "integer_below_min_value"),
+        (
+            {"max_tokens": 0},
+            "max_tokens: must be at least 1 without echo or prompt_logprobs, got 0",
+            "invalid_value",
+        ),
+        ({"max_tokens": -1}, "max_tokens: must be at least 0, got -1", "integer_below_min_value"),
         ({"max_tokens": 2**31}, "max_tokens: must be at most 2147483647, got 2147483648", "integer_above_max_value"),
         ({"max_tokens": 5.0}, "max_tokens: must be an integer, got 5.0", "invalid_type"),
         ({"max_tokens": "5"}, 'max_tokens: must be an integer, got "5"', "invalid_type"),
@@ -462,7 +468,7 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
         ({"prompt": [[1], []]}, "prompt[1]: must not be empty", "invalid_value"),
         ({"prompt": [[1], [2, True]]}, "prompt[1][1]: must be a token id, got true", "invalid_type"),
         ({"prompt": ["a"] * 257}, "prompt: must hold at most 256 prompts, got 257", "invalid_value"),
-        ({"echo": 2}, "echo: 2 is not supported; leave it out, or send null or false", "unsupported_parameter"),
+        ({"suffix": 2}, 'suffix: 2 is not supported; leave it out, or send null or ""', "unsupported_parameter"),
         (
             {"response_format": {"type": "json_object", "strict": True}},
             'response_format: {"type": "json_object", "strict": true} is not supported; leave it out, or send null or '
@@ -599,7 +605,7 @@ async def test_what_must_be_given_is_named(serve: Serve, path: str, name: str) -
 
 
 async def test_of_several_parameters_that_are_not_served_the_first_is_named(serve: Serve) -> None:
-    for names in (["suffix", "echo", "tools"], ["tools", "suffix", "echo"]):
+    for names in (["suffix", "functions", "tools"], ["tools", "suffix", "functions"]):
         error = error_of(await serve().post("completions", prompt="a", **dict.fromkeys(names, 5)), 400)
         assert error["param"] == names[0]
 

@@ -30,6 +30,7 @@ from gpu_worker.kv_sizing import (
 )
 from gpu_worker.largest_steps import BLOCKS, largest_plans, largest_steps
 from gpu_worker.loading import load_weights
+from gpu_worker.logprobs import SCORED_AT_A_TIME
 from gpu_worker.runner import ModelRunner
 from gpu_worker.sampler import Sampler
 from gpu_worker.session import check_plan
@@ -199,6 +200,8 @@ def test_the_largest_steps_have_all_rows_and_all_tokens_or_the_longest_context(
             own = plan.table_index[plan.table_slot == slot]
             assert own.tolist() == list(range(-(-int(end) // 4)))
     assert int((long.position + long.count)[0]) == length - 1
+    assert wide.scored_token is not None
+    assert len(wide.scored_token) == min(tokens, slots * (length - 1), SCORED_AT_A_TIME)
 
 
 @pytest.fixture

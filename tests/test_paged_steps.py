@@ -23,6 +23,7 @@ from gpu_worker.staging import StagingBuffer
 from protocol.messages import Plan, RowFlag
 from tests.core_loop import submit
 from tests.real_loop import RealLoop, alone, poisoned_engine
+from tests.scores import assert_same_scores
 from tests.tiny_models import VOCAB, save, tiny_model
 
 OPTIONS = {"max_num_seqs": 5, "max_model_len": 96, "block_size": 4, "max_batch_tokens": 24, "kv_cache_blocks": 40}
@@ -150,7 +151,7 @@ def test_tokens_are_those_of_torchs_attention(tmp_path: Path, variant: str) -> N
     asks = [
         submit(0, [3, 4, 5], 4, ignore_eos=True, repetition_penalty=1.3, temperature=0.9, seed=5, logprobs=2),
         submit(1, list(range(3, 15)), 4, ignore_eos=True, temperature=0.8, seed=1),
-        submit(2, list(range(3, 24)), 4, ignore_eos=True, frequency_penalty=0.7),
+        submit(2, list(range(3, 24)), 4, ignore_eos=True, frequency_penalty=0.7, prompt_logprobs=2),
     ]
     loop = RealLoop(engine, 2)
     for ask in asks:
@@ -158,6 +159,10 @@ def test_tokens_are_those_of_torchs_attention(tmp_path: Path, variant: str) -> N
         loop.step()
     loop.drain()
     assert [loop.tokens(ask.request) for ask in asks] == [alone(reference, ask) for ask in asks]
+    scored = RealLoop(reference, 1)
+    scored.submit(asks[2])
+    scored.drain()
+    assert_same_scores(loop.received[2].scores, scored.received[2].scores)
     for each in (reference, engine):
         each.device.close()
 

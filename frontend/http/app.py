@@ -82,7 +82,8 @@ class Api:
     ) -> tuple[list[Generate], Shape]:
         asked = parameters(kind, object_of(body))
         served = self._gate.check_model(asked.model)  # and whether it is still open: bodies take their time
-        shape = Shape(choices, served.model, asked.include_usage, asked.samples, self._core.text.pieces)
+        text = self._core.text
+        shape = Shape(choices, served.model, asked.include_usage, asked.samples, text.pieces, asked.prompts(text))
         return asked.generates(), shape
 
     def _model(self, served: Attached) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from pydantic_core import ErrorDetails
 
 from frontend.http.errors import INVALID_TYPE, INVALID_VALUE, ApiError
+from frontend.http.prompts import Prompts
 from frontend.http.unsupported import refuse_unsupported
+from frontend.model_text import ModelText
 from frontend.text_error import shown
 from protocol.fields import INT64_MAX, INT64_MIN
 from protocol.logprobs import MOST_LOGPROBS
@@ -200,6 +202,7 @@ def chat_messages(value: Any) -> tuple[dict[str, Any], ...]:
 _Penalty = Annotated[float | None, Field(ge=-PENALTY_MAX, le=PENALTY_MAX, allow_inf_nan=False)]
 _Logprobs = Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)]
 _Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
+_LimitOrNothing = Annotated[int | None, Field(ge=0, le=COUNT_MAX)]
 _Samples = Annotated[int | None, Field(ge=1, le=MOST_SAMPLES)]
 
 
@@ -250,6 +253,7 @@ class Parameters(Asked):
     cache_salt: Annotated[str, PlainValidator(_salt)] = ""
     user: Annotated[str, PlainValidator(_user)] = ""
     priority: Annotated[int | None, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = None
+    prompt_logprobs: _Logprobs = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -269,7 +273,9 @@ class Parameters(Asked):
         return 1 if self.n is None else self.n
 
     def mismatch(self) -> tuple[str, str] | None:
-        """As for all, and there is a stream, and as many choices as samples."""
+        """As for all, and there is a stream or none, and as many choices as samples."""
+        if self.prompt_logprobs is not None and self.stream:
+            return "prompt_logprobs", 'not available with "stream": true'
         if self.stream_options is not None and not self.stream:
             return "stream_options", 'only allowed with "stream": true'
         if self.best_of is not None and self.best_of != self.samples:
@@ -313,11 +319,17 @@ class CompletionParameters(Parameters):
     """POST /v1/completions."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (True,), "top_logprobs": (0,)}
+    max_tokens: _LimitOrNothing = None
+    max_completion_tokens: _LimitOrNothing = None
     logprobs: _Logprobs = None
+    echo: bool | None = None
     prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
 
     def mismatch(self) -> tuple[str, str] | None:
-        """As for all, and there are not too many choices."""
+        """As for all, and something is answered, of not too many choices."""
+        if self.limit == 0 and not self.echo and self.prompt_logprobs is None:
+            name = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+            return name, "must be at least 1 without echo or prompt_logprobs, got 0"
         choices = len(self.prompt) * self.samples
         if choices > MOST_CHOICES:
             return (
@@ -329,18 +341,30 @@ class CompletionParameters(Parameters):
     def generates(self) -> list[Generate]:
         """Return a message for each prompt, numbered in their order."""
         limit = DEFAULT_MAX_TOKENS if self.limit is None else self.limit
+        of_prompt = [self.prompt_logprobs, self.logprobs if self.echo else None, None if limit else 0]
+        wanted = {
+            "logprobs": self.logprobs,
+            "prompt_logprobs": max((each for each in of_prompt if each is not None), default=None),
+        }
         return [
-            self.generate(index, limit, prompt=prompt, logprobs=self.logprobs)
+            self.generate(index, limit, prompt=prompt, **wanted)
             if isinstance(prompt, str)
-            else self.generate(index, limit, token_ids=np.array(prompt, "<u4"), logprobs=self.logprobs)
+            else self.generate(index, limit, token_ids=np.array(prompt, "<u4"), **wanted)
             for index, prompt in enumerate(self.prompt)
         ]
+
+    def prompts(self, text: ModelText) -> Prompts:
+        """Return what is told of the prompts; ids have the text that they are."""
+        echoes = None
+        if self.echo:
+            echoes = [each if isinstance(each, str) else text.tokenizer.decode(each) for each in self.prompt]
+        return Prompts(text.pieces, echoes=echoes, logprobs=self.logprobs, prompt_logprobs=self.prompt_logprobs)
 
 
 class ChatParameters(Parameters):
     """POST /v1/chat/completions."""
 
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,)}
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,), "echo": (False,)}
     logprobs: bool | None = None
     top_logprobs: _Logprobs = None
     messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(chat_messages)]
@@ -354,7 +378,15 @@ class ChatParameters(Parameters):
     def generates(self) -> list[Generate]:
         """Return the one message."""
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return [self.generate(0, self.limit, messages=self.messages, logprobs=logprobs)]
+        return [
+            self.generate(
+                0, self.limit, messages=self.messages, logprobs=logprobs, prompt_logprobs=self.prompt_logprobs
+            )
+        ]
+
+    def prompts(self, text: ModelText) -> Prompts:
+        """Return what is told of the one prompt."""
+        return Prompts(text.pieces, echoes=None, logprobs=None, prompt_logprobs=self.prompt_logprobs)
 
 
 _TYPES = {

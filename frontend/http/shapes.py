@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from frontend.http.logprobs import characters, of_chat, of_completion
+from frontend.http.prompts import Prompts
 from frontend.token_pieces import TokenPieces
 from protocol.logprobs import Logprobs
 from protocol.messages import Chunk, Finish
@@ -31,6 +32,11 @@ class CompletionChoices:
     def whole(self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str) -> dict[str, Any]:
         """Return a complete choice."""
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def add_prompts(self, answer: dict[str, Any], listings: Sequence[list[dict[str, Any] | None]]) -> None:
+        """Add to a complete answer what is said of the prompt of each choice."""
+        for choice, listing in zip(answer["choices"], listings, strict=True):
+            choice["prompt_logprobs"] = listing
 
     def opening(self, index: int) -> Iterable[dict[str, Any]]:
         """Return what a choice of a stream begins with."""
@@ -58,6 +64,10 @@ class ChatChoices:
         """Return a complete choice."""
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+    def add_prompts(self, answer: dict[str, Any], listings: Sequence[list[dict[str, Any] | None]]) -> None:
+        """Add to a complete answer what is said of its one prompt."""
+        answer["prompt_logprobs"] = listings[0]
 
     def opening(self, index: int) -> Iterable[dict[str, Any]]:
         """Return what a choice of a stream begins with."""
@@ -94,8 +104,11 @@ class Shape:
     include_usage: bool
     samples: int
     pieces: TokenPieces
+    prompts: Prompts
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     told: dict[int, int] = field(default_factory=dict)  # characters of tokens that log probabilities were told of
+    begun: set[int] = field(default_factory=set)  # choices of a stream whose prompts were told
+    held: dict[int, list[Chunk]] = field(default_factory=dict)  # until that can be, by prompt
     created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
 
     def place(self, chunk: Chunk) -> int:
@@ -104,25 +117,49 @@ class Shape:
 
     def whole(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
         """Return the answer in one piece; `chunks` are the last of each choice, which have all of its text."""
+        for chunk in chunks:
+            self.prompts.take(chunk)
         choices = [
             self.choices.whole(
-                self.place(chunk), chunk.text, self._logprobs(chunk), FINISH_REASONS[Finish(chunk.finish)]
+                self.place(chunk),
+                self.prompts.echo(chunk.request) + chunk.text,
+                _behind(self.prompts.logprobs(chunk.request), self._logprobs(chunk)),
+                FINISH_REASONS[Finish(chunk.finish)],
             )
             for chunk in chunks
         ]
-        return self._frame(self.choices.whole_object, choices) | {"usage": usage(chunks)}
+        answer = self._frame(self.choices.whole_object, choices) | {"usage": usage(chunks)}
+        if self.prompts.listed:
+            self.choices.add_prompts(answer, [self.prompts.listing(chunk.request) for chunk in chunks])
+        return answer
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         """Return the chunks that a choice begins with."""
         return [self._chunk([choice]) for choice in self.choices.opening(index)]
 
     def news(self, chunk: Chunk) -> list[dict[str, Any]]:
-        """Return the chunks that tell of the core's; none if no text has become certain."""
+        """Return the chunks that tell of the core's; none if no text has become certain.
+
+        What is told of a prompt comes before all else of its choices; these wait until it is known.
+        """
+        self.prompts.take(chunk)
+        if not self.prompts.ready(chunk.request):
+            self.held.setdefault(chunk.request, []).append(chunk)
+            return []
+        return [told for each in (*self.held.pop(chunk.request, ()), chunk) for told in self._news(each)]
+
+    def _news(self, chunk: Chunk) -> list[dict[str, Any]]:
+        place, echo = self.place(chunk), []
+        if self.prompts.echoed and place not in self.begun:
+            self.begun.add(place)
+            text, of_prompt = self.prompts.echo(chunk.request), self.prompts.logprobs(chunk.request)
+            echo = [self._chunk([choice]) for choice in self.choices.news(place, text, of_prompt, None)]
         reason = FINISH_REASONS.get(Finish(chunk.finish))
         logprobs = self._logprobs(chunk)
         if not chunk.text and logprobs is None and reason is None:
-            return []
-        return [self._chunk([choice]) for choice in self.choices.news(self.place(chunk), chunk.text, logprobs, reason)]
+            return echo
+        news = self.choices.news(place, chunk.text, logprobs, reason)
+        return [*echo, *[self._chunk([choice]) for choice in news]]
 
     def closing(self, chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
         """Return what follows the last choice's end: the token counts, if they were asked for."""
@@ -133,7 +170,7 @@ class Shape:
         if known is None or not len(known):
             return None
         place = self.place(chunk)
-        offset = self.told.get(place, 0)
+        offset = self.told.get(place, len(self.prompts.echo(chunk.request)))
         self.told[place] = offset + characters(known, self.pieces)
         return self.choices.logprobs(known, self.pieces, offset)
 
@@ -149,6 +186,13 @@ class Shape:
             "model": self.model,
             "choices": choices,
         }
+
+
+def _behind(first: dict[str, Any] | None, rest: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what is said of a prompt's tokens, if anything is, with what is of an answer's behind it."""
+    if first is None or rest is None:
+        return first or rest
+    return {name: [*first[name], *rest[name]] for name in first}
 
 
 def usage(chunks: Sequence[Chunk]) -> dict[str, Any]:
