@@ -279,10 +279,12 @@ class CoreEvents(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(1200)  # a long run has twenty times as many examples
-def test_whatever_happens_every_request_ends_once_with_the_tokens_of_a_solo_run() -> None:
+@pytest.mark.parametrize(("length", "least"), [(10, 0), (40, 20_000)], ids=["few", "many"])
+def test_whatever_happens_every_request_ends_once_with_the_tokens_of_a_solo_run(length: int, least: int) -> None:
+    """What shows in a few events is found there, and soon made readable; the rest takes many."""
     SEEN.clear()
-    rules = settings(stateful_step_count=50, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+    rules = settings(stateful_step_count=length, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
     run_state_machine_as_test(CoreEvents, settings=rules)
-    assert SEEN["events"] >= 20_000, SEEN
+    assert SEEN["events"] >= least, SEEN
     for what in ("cached_tokens", "preemptions", "wasted_rows", "failures", "deaths", "STOP", "ABORT", "TIMEOUT"):
-        assert SEEN[what] >= 5, f"{what}: {SEEN[what]}, too few to say anything"
+        assert SEEN[what] >= (5 if least else 0), f"{what}: {SEEN[what]}, too few to say anything"
