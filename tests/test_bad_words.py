@@ -74,9 +74,9 @@ def test_what_is_banned_is_what_the_rule_says_while_tokens_come(device: str) -> 
     made = BadWords(torch.device(device))
     words: dict[int, Words] = {}
     output: dict[int, list[int]] = {}
-    for turn in range(40):
-        if turn % 8 == 0:  # other requests begin in some rows, in more and more of them
-            rows = dice.sample(range(1 + turn // 4), dice.randint(1, 1 + turn // 8))
+    for turn in range(60):
+        if turn % 3 == 0:  # other requests begin in some rows, in more and more of them
+            rows = dice.sample(range(1 + turn // 9), dice.randint(1, 1 + turn // 18))
             words |= {
                 row: [
                     [dice.randrange(vocabulary) for _ in range(dice.choice([2, 2, 3, 4]))]
