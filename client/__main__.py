@@ -47,9 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--frequency-penalty", type=float, metavar="P", help="-2 to 2: the same for each time it has them"
     )
-    parser.add_argument(
-        "--bad-word", action="append", metavar="TEXT", help="this token does not come; may be given again"
-    )
+    parser.add_argument("--bad-word", action="append", metavar="TEXT", help="this does not come; may be given again")
     parser.add_argument("--min-tokens", type=int, metavar="N", help="nothing ends the answer before it has so many")
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end where this appears; may be given again")

@@ -28,7 +28,7 @@ class Settings(TypedDict, total=False):
     presence_penalty, frequency_penalty: from -2 to 2, taken from the logits of tokens that the answer has: once, or for
     each time. 0 is off.
     logit_bias: numbers from -100 to 100 that are added to logits, by token id.
-    allowed_token_ids: no other tokens come. bad_words: strings of one token each, which do not.
+    allowed_token_ids: no other tokens come. bad_words: strings that do not come.
     min_tokens: nothing ends the answer before it has so many.
     logprobs: with each token how likely it was, and so many of the likeliest in its place, at most 20.
     prompt_logprobs: the same of each token of the prompt, with its rank. With max_tokens=0 nothing else is answered.

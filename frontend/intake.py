@@ -20,7 +20,17 @@ from frontend.stream import NO_TOKENS, Stream
 from frontend.text_error import TOO_LONG, TextError, require_unicode, shown
 from protocol.fields import UINT64_MAX
 from protocol.logprobs import MOST_SCORES
-from protocol.messages import MOST_STOP_TOKENS, MOST_TOKEN_IDS, Attached, Generate, SpanKind, Submit
+from protocol.messages import (
+    MOST_BAD_TOKENS,
+    MOST_BAD_WORD_TOKENS,
+    MOST_BAD_WORDS,
+    MOST_STOP_TOKENS,
+    MOST_TOKEN_IDS,
+    Attached,
+    Generate,
+    SpanKind,
+    Submit,
+)
 from timeline.recorder import About, Recorder, nanoseconds
 
 PLAIN = SamplingDefaults()
@@ -62,7 +72,7 @@ class Intake:
         _check_ids("stop_token_ids", stop_token_ids, served.vocab_size, at_fault="stop_token_ids")
         _check_list("logit_bias", ask.bias_token_ids, served.vocab_size, at_fault="bias_token_ids")
         _check_list("allowed_token_ids", ask.allowed_token_ids, served.vocab_size, at_fault="allowed_token_ids")
-        banned = self._banned(ask.bad_words)
+        banned, words = self._banned(ask.bad_words)
         given = _given(ask)
         began = nanoseconds()
         prompt = self._prompt(ask, served.max_model_len)
@@ -115,6 +125,8 @@ class Intake:
             bias=ask.bias,
             allowed_token_ids=ask.allowed_token_ids,
             banned_token_ids=banned,
+            bad_word_tokens=np.concatenate(words) if words else None,
+            bad_word_lengths=np.array([len(word) for word in words], "<u1") if words else None,
             logprobs=ask.logprobs,
             cache_salt=ask.cache_salt,
             priority=ask.priority,
@@ -144,27 +156,40 @@ class Intake:
             for index in range(ask.n)
         ]
 
-    def _banned(self, words: tuple[str, ...]) -> NDArray[np.uint32] | None:
-        """Return the tokens that `bad_words` are, at the beginning of a text and behind a blank; raises `TextError`."""
+    def _banned(self, words: tuple[str, ...]) -> tuple[NDArray[np.uint32] | None, list[NDArray[np.uint32]]]:
+        """Return what `bad_words` are, at the beginning of a text and behind a blank: tokens, and words of several.
+
+        Raises `TextError`.
+        """
         length = sum(map(len, words))
         if length > MOST_CHARACTERS:
             raise TextError(
                 f"the bad words have {length} characters, at most {MOST_CHARACTERS} are allowed", at_fault="bad_words"
             )
-        banned: set[int] = set()
+        forms: set[tuple[int, ...]] = set()
         for word in words:
             require_unicode(word, "a bad word", at_fault="bad_words")
             if not word:
                 raise TextError("a bad word is empty", at_fault="bad_words")
-            forms = [self._text.tokenizer.encode(form, add_special=False) for form in (word, f" {word.lstrip()}")]
-            single = [form[0] for form in forms if len(form) == 1]
-            if not single:
+            own = {tuple(self._text.tokenizer.encode(form, add_special=False)) for form in (word, f" {word.lstrip()}")}
+            if (longest := max(map(len, own))) > MOST_BAD_WORD_TOKENS:
                 raise TextError(
-                    f"bad_words: {shown(word)} is more than one token, and only single tokens can be banned",
+                    f"bad_words: {shown(word)} is {longest} tokens, at most {MOST_BAD_WORD_TOKENS} are allowed",
                     at_fault="bad_words",
                 )
-            banned.update(single)
-        return np.array(sorted(banned), "<u4") if banned else None
+            forms |= own
+        # What ends with a form that is banned itself cannot come anyhow.
+        several = sorted(form for form in forms if not any(form[at:] in forms for at in range(1, len(form))))
+        several = [form for form in several if len(form) > 1]
+        tokens = sum(map(len, several))
+        if len(several) > MOST_BAD_WORDS or tokens > MOST_BAD_TOKENS:
+            raise TextError(
+                f"bad_words: {len(several)} of several tokens, {tokens} in all, at the beginning of a text and behind "
+                f"a blank; at most {MOST_BAD_WORDS} of {MOST_BAD_TOKENS} tokens are allowed",
+                at_fault="bad_words",
+            )
+        single = sorted(form[0] for form in forms if len(form) == 1)
+        return np.array(single, "<u4") if single else None, [np.array(form, "<u4") for form in several]
 
     def _prompt(self, ask: Generate, max_model_len: int) -> NDArray[np.uint32]:
         if ask.token_ids is not None:

@@ -18,15 +18,23 @@ class AdjustedRows:
     def __init__(self, slots: int) -> None:
         """Begin with no row given out."""
         self._row = np.full(slots, NO_ROW, np.int32)  # of each slot
+        self._worded = np.zeros(slots, bool)  # whether it has bad words of several tokens
         self._free: list[int] = []
         self.most = 0  # so many rows have ever been in use at once
 
-    def begin(self, slots: NDArray[np.uint32], adjusted: NDArray[np.uint32]) -> NDArray[np.int32]:
-        """Take back the rows of all `slots`, in which requests begin; return int32[n], a row for each of `adjusted`."""
+    def begin(
+        self, slots: NDArray[np.uint32], adjusted: NDArray[np.uint32], worded: NDArray[np.uint32]
+    ) -> NDArray[np.int32]:
+        """Take back the rows of all `slots`, in which requests begin; return int32[n], a row for each of `adjusted`.
+
+        Those of them in `worded` have bad words of several tokens.
+        """
         had = self._row[slots]
         self._free += had[had != NO_ROW].tolist()
         self._free.sort(reverse=True)
         self._row[slots] = NO_ROW
+        self._worded[slots] = False
+        self._worded[worded] = True
         for slot in adjusted.tolist():
             if not self._free:
                 self._free.append(self.most)
@@ -37,6 +45,10 @@ class AdjustedRows:
     def of(self, slots: NDArray[np.uint32]) -> NDArray[np.int32]:
         """Return the row of each of some slots, int32[n], `NO_ROW` where it has none."""
         return self._row[slots]
+
+    def any_worded(self, slots: NDArray[np.uint32]) -> bool:
+        """Whether any of some slots has bad words of several tokens."""
+        return bool(self._worded[slots].any())
 
     def check(self) -> None:
         """Assert that every row is either free or one slot's."""

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from protocol.messages import Note
 
+COUNTED = tuple(note for note in Note if note < Note.RECENT)
+"""What is noted of single tokens; the others are for `BadWords`."""
+
 
 @dataclass(frozen=True, slots=True)
 class StagedAdjustments:
@@ -35,6 +38,7 @@ class AdjustedSamples:
 
     at: Tensor
     row: Tensor
+    worded: bool  # whether any of them has bad words of several tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Adjustments:
         pool.penalty[row] = staged.penalty.view(torch.float32).view(-1, 3)
         pool.free_from[row] = staged.free_from.long()
         place = staged.note_row.long() * self._vocabulary + staged.note_token.long()
-        placed = dict(zip(Note, place.split(staged.kinds), strict=True))
+        placed = dict(zip(COUNTED, place.split(staged.kinds), strict=True))
         pool.seen.view(-1).index_fill_(0, placed[Note.PROMPT], True)
         pool.count.view(-1).index_add_(0, placed[Note.OUTPUT], torch.ones_like(placed[Note.OUTPUT], dtype=torch.int32))
         pool.end.view(-1).index_fill_(0, placed[Note.END], True)

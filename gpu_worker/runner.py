@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpu_worker.adjustments import AdjustedSamples, Adjustments
 from gpu_worker.attention import Attention, AttentionStep, TorchAttention
+from gpu_worker.bad_words import BadWords
 from gpu_worker.device import Device
 from gpu_worker.kv_cache import KVCache
 from gpu_worker.logprobs import SCORED_AT_A_TIME, list_logprobs, list_scores, score_size
@@ -74,6 +75,7 @@ class ModelRunner:
         self._model = model
         self.cache = cache
         self._adjustments = Adjustments(vocabulary, self.device)
+        self._bad_words = BadWords(self.device)
         # One slot more than there are: padded rows have it. It is greedy, and its blocks are all block 0.
         self._sampler = Sampler(slots + 1, self.device)
         self._block_table = torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device=self.device)
@@ -124,6 +126,7 @@ class ModelRunner:
             self._sampler.admit_staged(plan.begin_slot, plan.temperature, plan.top_k, plan.top_p, columns.settings)
         if columns.adjusting is not None:
             self._adjustments.begin(columns.adjusting, host.adjusted_rows)
+            self._bad_words.begin(columns.adjusting.row, columns.words, host.adjusted_rows)
         scored = columns.scored
         if isinstance(columns.step, PagedStep):
             self._run_paged(columns.step, host, columns, output, before_sampling)
@@ -169,6 +172,8 @@ class ModelRunner:
         at, row = adjusted.at.long(), adjusted.row.long()
         own = Samples(samples.slot[at], samples.position[at])
         logits = self._adjustments.adjusted(paged.scaled(decoded.logits[at]), row, own.position.long())
+        if adjusted.worded:
+            self._bad_words.ban(logits, row)
         sampled = packed(*greedy(logits))
         if any_random:
             paged.draw_from(logits, own, sampled, raw=False, cut=True)
@@ -176,6 +181,8 @@ class ModelRunner:
         token = sampled & LOWER_HALF
         self._last_token[own.slot.long()] = token
         self._adjustments.count(row, token)
+        if adjusted.worded:
+            self._bad_words.follow(row, token)
 
     def _write_tables(self, entries: TableEntries) -> None:
         if self.paged is not None:
@@ -211,12 +218,17 @@ class ModelRunner:
         own = None if listed is None else logits[listed.long()]  # as the model made them
         if adjusted is not None:
             at, row = adjusted.at.long(), adjusted.row.long()
-            logits.index_copy_(0, at, self._adjustments.adjusted(logits[at], row, positions[at]))
+            changed = self._adjustments.adjusted(logits[at], row, positions[at])
+            if adjusted.worded:
+                self._bad_words.ban(changed, row)
+            logits.index_copy_(0, at, changed)
         token, status = self._sampler.sample(
             logits, slots, positions, self._sampler.needs_random(host.sample_slot), host.sample_slot
         )
         if adjusted is not None:
             self._adjustments.count(row, token[at])
+            if adjusted.worded:
+                self._bad_words.follow(row, token[at])
         if listed is not None and own is not None:
             self._list(own, token[listed.long()], host, output)
         self._last_token[slots] = token

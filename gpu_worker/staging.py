@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from gpu_worker.adjusted_rows import NO_ROW, AdjustedRows
-from gpu_worker.adjustments import AdjustedSamples, StagedAdjustments
+from gpu_worker.adjustments import COUNTED, AdjustedSamples, StagedAdjustments
+from gpu_worker.bad_words import StagedWords, word_places
 from gpu_worker.device import Device
 from gpu_worker.paged_columns import CARRIED, PagedShape, PagedStep, Samples, aligned, cut_tiles
 from gpu_worker.sampler import StagedSettings
@@ -102,6 +103,7 @@ class StepColumns:
     tables: TableEntries | None  # if there are any that the step does not write itself
     settings: StagedSettings | None  # of the slots that begin with this step
     adjusting: StagedAdjustments | None  # of the slots among these whose logits are adjusted, if there are any
+    words: StagedWords | None  # of several tokens that these may not say, if there are any
     adjusted: AdjustedSamples | None  # if there are any
     listed_at: torch.Tensor | None  # [L]: which samples' log probabilities are wanted, if any are
     scored: ScoredTokens | None  # if there are any
@@ -143,7 +145,7 @@ class StagingBuffer:
         """Write a plan's columns into the host's half; `copy` brings them over."""
         self._used = 0
         position, count = plan.position.view(np.int32), plan.count.view(np.int32)
-        adjusting = self._adjusting(plan) if len(plan.begin_slot) else None
+        adjusting, words = self._adjusting(plan) if len(plan.begin_slot) else (None, None)
         if len(plan.begin_slot):
             self._listed[plan.begin_slot] = 0 if plan.listed is None else plan.listed
         step: TokenColumns | PagedStep
@@ -165,6 +167,7 @@ class StagingBuffer:
             tables=self._tables(plan, step) if len(plan.table_slot) else None,
             settings=self._settings(plan) if len(plan.begin_slot) else None,
             adjusting=adjusting,
+            words=words,
             adjusted=self._adjusted(sample_slot.view(np.uint32)) if self._rows.most else None,
             listed_at=self._put(listed_at) if len(listed_at) else None,
             scored=scored,
@@ -252,16 +255,19 @@ class StagingBuffer:
             seed_high=self._put(plan.seed.view(np.int32)[1::2]),
         )
 
-    def _adjusting(self, plan: Plan) -> StagedAdjustments | None:
+    def _adjusting(self, plan: Plan) -> tuple[StagedAdjustments | None, StagedWords | None]:
         adjusting = plan.adjusting
-        row = self._rows.begin(plan.begin_slot, _NO_SLOT if adjusting is None else adjusting.slot)
         if adjusting is None:
-            return None
-        owner = np.repeat(np.arange(len(row)), adjusting.notes)
+            self._rows.begin(plan.begin_slot, _NO_SLOT, _NO_SLOT)
+            return None, None
+        owner = np.repeat(np.arange(len(adjusting.slot)), adjusting.notes)
+        ends = adjusting.note == Note.WORD_END
+        row = self._rows.begin(plan.begin_slot, adjusting.slot, adjusting.slot[owner[ends]])
         limited = np.zeros(len(row), np.int32)
         limited[owner[adjusting.note == Note.ALLOWED]] = 1
         order = np.argsort(adjusting.note, kind="stable")
-        return StagedAdjustments(
+        order = order[: np.count_nonzero(adjusting.note < len(COUNTED))]
+        staged = StagedAdjustments(
             row=self._put(row),
             penalty=self._put(adjusting.penalty.view(np.int32)),
             free_from=self._put(adjusting.free_from),
@@ -269,13 +275,20 @@ class StagingBuffer:
             note_row=self._put(row[owner[order]]),
             note_token=self._put(adjusting.token[order]),
             bias=self._put(adjusting.bias.view(np.int32)),
-            kinds=tuple(np.bincount(adjusting.note, minlength=len(Note)).tolist()),
+            kinds=tuple(np.bincount(adjusting.note[order], minlength=len(COUNTED)).tolist()),
         )
+        if not np.count_nonzero(ends):
+            return staged, None
+        words = (adjusting.note >= len(COUNTED)).nonzero()[0]
+        place = word_places(adjusting.note[words], row[owner[words]])
+        return staged, StagedWords(self._put(place), self._put(adjusting.token[words]))
 
     def _adjusted(self, slots: NDArray[np.uint32]) -> AdjustedSamples | None:
         row = self._rows.of(slots)
         at = np.flatnonzero(row != NO_ROW)
-        return AdjustedSamples(self._put(at), self._put(row[at])) if len(at) else None
+        if not len(at):
+            return None
+        return AdjustedSamples(self._put(at), self._put(row[at]), self._rows.any_worded(slots[at]))
 
     def _scored(self, plan: Plan) -> tuple[ScoredTokens, NDArray[np.uint8]] | tuple[None, None]:
         """Put the tokens that are scored; return them, and how many log probabilities each wants."""

@@ -34,6 +34,9 @@ MOST_MESSAGES = 2**12  # of a chat
 MOST_SALT = 256  # characters
 MOST_USER = 256  # characters
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
+MOST_BAD_WORDS = 128  # of several tokens
+MOST_BAD_WORD_TOKENS = 32  # of one of them
+MOST_BAD_TOKENS = 1024  # of all of them
 
 # What may stand in a field. "u4" and friends are NumPy's names, "<" is little-endian.
 Session = Annotated[int, Integer(1, UINT64_MAX)]  # drawn at random by one side of a handshake; a mismatch is dropped
@@ -58,6 +61,7 @@ SomeU4 = Annotated[NDArray[np.uint32] | None, Maybe(Column("<u4"))]
 Listed = Annotated[NDArray[np.uint8] | None, Maybe(Column("<u1", high=1 + MOST_LOGPROBS))]
 LogprobColumn = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", LOWEST_LOGPROB, 0.0))]
 WantedLogprobs = Annotated[int | None, Maybe(Integer(0, MOST_LOGPROBS))]  # of so many tokens beside the one that came
+WordLengths = Annotated[NDArray[np.uint8] | None, Maybe(Column("<u1", low=2, high=MOST_BAD_WORD_TOKENS))]
 Biases = Annotated[NDArray[np.float32] | None, Maybe(Column("<f4", -BIAS_MAX, BIAS_MAX))]
 Seed = Annotated[int, Integer(0, UINT64_MAX)]
 Seconds = Annotated[float, Real(0.0, TIMEOUT_MAX)]
@@ -70,7 +74,7 @@ MOST_STOP_TOKENS = 256
 MOST_TOKEN_IDS = 1024
 """As many of each kind a request may name to bias, to allow or to ban: they travel whenever it gets a slot."""
 
-MOST_NOTES = 4096
+MOST_NOTES = 5120
 """A plan has at most so many notes, and one more for each token of a context: those of one request always fit."""
 
 
@@ -100,6 +104,9 @@ class Note(IntEnum):
     BIAS = 3  # a number is added to its logit
     ALLOWED = 4  # of a slot that has any of these, no other token may come
     BANNED = 5  # it may not come
+    RECENT = 6  # it is one of the output's last tokens, in order: of a slot with the next two
+    WORD = 7  # it begins, or goes on, a word of several tokens
+    WORD_END = 8  # it ends one, and may not come behind the others
 
 
 class Finish(IntEnum):
@@ -427,6 +434,8 @@ class Submit:
     bias: Biases = None
     allowed_token_ids: SomeU4 = None  # no other may come
     banned_token_ids: SomeU4 = None
+    bad_word_tokens: SomeU4 = None  # words of several tokens, one after the other: none may stand in the output
+    bad_word_lengths: WordLengths = None  # of each, in tokens
     logprobs: WantedLogprobs = None
     prompt_logprobs: WantedLogprobs = None  # the same of each token of the prompt but the first: it is scored
     scores_told: Count = 0  # of so many of these tokens the client has been told already
@@ -436,8 +445,12 @@ class Submit:
     again: Annotated[bool, Flag()] = False  # submitted before, to whoever has lost it: no queue is too long for it
 
     def check(self) -> None:
-        """Raise `ProtocolError` unless each biased token has its bias."""
+        """Raise `ProtocolError` unless each biased token has its bias, and each bad word its tokens."""
         _check_bias(self.bias_token_ids, self.bias)
+        tokens = 0 if self.bad_word_tokens is None else len(self.bad_word_tokens)
+        said = 0 if self.bad_word_lengths is None else int(self.bad_word_lengths.sum(dtype=np.uint64))
+        if tokens != said:
+            raise ProtocolError(f"bad words of {said} tokens in all, {tokens} came")
 
 
 @dataclass(frozen=True, slots=True)
@@ -851,8 +864,27 @@ def _check_adjusting(it: Adjusting) -> None:
         raise ProtocolError(f"{it.notes.sum(dtype=np.uint64)} notes in all, {len(it.note)} came")
     if np.count_nonzero(it.note == Note.BIAS) != len(it.bias):
         raise ProtocolError("bias has not one number per note of it")
+    if np.count_nonzero(it.note >= Note.RECENT):
+        _check_words(it)
     if len(it.slot) and (least := it.penalty[::3].min()) < np.float32(REPETITION_MIN):
         raise ProtocolError(f"a repetition penalty of {least} is below {REPETITION_MIN}")
+
+
+def _check_words(it: Adjusting) -> None:
+    """Raise `ProtocolError` unless a slot has words that end, and as many and as long ones as a worker has room for."""
+    owner = np.repeat(np.arange(len(it.slot)), it.notes)
+    recent = np.bincount(owner[it.note == Note.RECENT], minlength=len(it.slot))
+    parts = it.note >= Note.WORD
+    owner, ends = owner[parts], it.note[parts] == Note.WORD_END
+    words = np.bincount(owner[ends], minlength=len(it.slot))
+    if recent.max() >= MOST_BAD_WORD_TOKENS or words.max() > MOST_BAD_WORDS:
+        raise ProtocolError(f"a slot has {words.max()} words and {recent.max()} recent tokens")
+    last = ends.nonzero()[0]
+    lengths = np.diff(last, prepend=-1)
+    if len(owner) != lengths.sum() or (len(last) and not 2 <= lengths.min() <= lengths.max() <= MOST_BAD_WORD_TOKENS):
+        raise ProtocolError("a word has no end, or too few or too many tokens")
+    if (owner[last - lengths + 1] != owner[last]).any():
+        raise ProtocolError("a word begins in one slot and ends in another")
 
 
 def _logprobs(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.adjusted_rows import NO_ROW, AdjustedRows
-from gpu_worker.adjustments import Adjustments, StagedAdjustments
+from gpu_worker.adjustments import COUNTED, Adjustments, StagedAdjustments
 from protocol.messages import Note
 
 VOCABULARY = 50
@@ -25,8 +25,8 @@ def staged(
     **notes: list[int],
 ) -> StagedAdjustments:
     """One slot's beginning, as the staging buffer has it; `notes` by the names of their kinds."""
-    tokens = {note: notes.get(note.name.lower(), []) for note in Note} | {Note.BIAS: list(bias or {})}
-    column = [token for note in Note for token in tokens[note]]
+    tokens = {note: notes.get(note.name.lower(), []) for note in COUNTED} | {Note.BIAS: list(bias or {})}
+    column = [token for note in COUNTED for token in tokens[note]]
     return StagedAdjustments(
         row=torch.tensor([row], dtype=torch.int32),
         penalty=torch.tensor(penalty, dtype=torch.float32).view(torch.int32),
@@ -35,7 +35,7 @@ def staged(
         note_row=torch.full((len(column),), row, dtype=torch.int32),
         note_token=torch.tensor(column, dtype=torch.int32),
         bias=torch.tensor(list((bias or {}).values()), dtype=torch.float32).view(torch.int32),
-        kinds=tuple(len(tokens[note]) for note in Note),
+        kinds=tuple(len(tokens[note]) for note in COUNTED),
     )
 
 
@@ -131,13 +131,19 @@ def test_rows_have_one_owner_each_and_there_are_no_more_than_were_needed_at_once
     dice = random.Random(3)
     rows, most = AdjustedRows(16), 0
     owner: dict[int, int] = {}
+    with_words: set[int] = set()
     for _ in range(300):
         slots = np.array(dice.sample(range(16), dice.randint(1, 6)), np.uint32)
         adjusted_slots = np.array([slot for slot in slots.tolist() if dice.random() < 0.3], np.uint32)
         for slot in slots.tolist():
             owner.pop(slot, None)
-        given = rows.begin(slots, adjusted_slots)
+        worded = adjusted_slots[::2]
+        given = rows.begin(slots, adjusted_slots, worded)
         rows.check()
+        with_words = with_words - {*slots.tolist()} | {*worded.tolist()}
+        assert [rows.any_worded(np.array([slot], np.uint32)) for slot in range(16)] == [
+            slot in with_words for slot in range(16)
+        ]
         owner |= dict(zip(adjusted_slots.tolist(), given.tolist(), strict=True))
         most = max(most, len(owner))
         assert len(set(owner.values())) == len(owner)

@@ -14,12 +14,12 @@ from frontend.config import ServeConfig
 from frontend.http.cache import MOST_RESETS
 from protocol.messages import PrefixCacheReset, ResetPrefixCache, Unattached
 from tests.core_loop import submit
+from tests.fleet_loop import FleetLoop
 from tests.frontend_driver import only
 from tests.http_driver import HttpDriver
 from tests.http_server import HttpServer
 from tests.stub_scheduler import CACHED_BLOCKS, StubScheduler
 from tests.stub_worker import StubWorker
-from tests.test_fleet import FleetLoop
 from tests.test_http import error_of
 from tests.test_scheduler_process import scheduler
 from tests.thin_client import ThinClient

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from dataclasses import MISSING, fields, replace
 from math import inf, nan
@@ -20,6 +21,8 @@ from protocol.errors import ProtocolError
 from protocol.fields import Column, Document, Flag, Integer, Kind, Many, Maybe, Real, Text
 from protocol.messages import (
     EXPLAINED,
+    MOST_BAD_WORD_TOKENS,
+    MOST_BAD_WORDS,
     Abort,
     Cancel,
     Chunk,
@@ -134,6 +137,9 @@ def messages(draw: st.DrawFn, message_type: type[Any]) -> Any:
             made["penalty"] = np.full(3 * len(made["notes"]), 1.5, "<f4")
         else:
             made |= dict.fromkeys(("adjust_slot", "free_from", "notes", "note", "note_token", "bias", "penalty"))
+    if name == "Submit":
+        made["bad_word_lengths"] = draw(st.sampled_from([None, np.array([2, 3], "<u1")]))
+        made["bad_word_tokens"] = None if made["bad_word_lengths"] is None else np.arange(5, dtype="<u4")
     if name == "Deltas":
         made["count"] = np.minimum(made["count"], 5)
         made["token"] = np.arange(made["count"].sum(), dtype="<u4")
@@ -524,7 +530,7 @@ def adjusting(**changes: Any) -> Plan:
         ("free_from", np.zeros(3, "<u4")),
         ("notes", np.array([2, 2], "<u4")),
         ("notes", np.full(2, 2**32 - 1, "<u4")),
-        ("note", np.array([0, 3, 6], "<u1")),
+        ("note", np.array([0, 3, 9], "<u1")),
         ("note", np.array([0, 2, 2], "<u1")),
         ("note_token", np.zeros(2, "<u4")),
         ("bias", np.zeros(0, "<f4")),
@@ -539,6 +545,46 @@ def test_columns_about_adjusted_slots_that_do_not_fit_are_refused(field: str, wr
             decode_wire(**wire_of(good) | {field: frame})
     with pytest.raises(ProtocolError):
         encode(replace(good, **{field: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([7], [8]),
+        ([7, 7], [8]),
+        ([8], [6]),
+        ([7, 8], [7]),
+        ([], [7] * MOST_BAD_WORD_TOKENS + [8]),
+        ([7, 8] * (MOST_BAD_WORDS + 1), [6]),
+        ([6] * MOST_BAD_WORD_TOKENS, [7, 8]),
+    ],
+    ids=str,
+)
+def test_bad_words_that_have_no_end_or_no_place_are_refused(first: list[int], second: list[int]) -> None:
+    def noting(*notes: list[int]) -> Plan:
+        each = np.array([*itertools.chain(*notes)], "<u1")
+        counts = np.array([len(own) for own in notes], "<u4")
+        return adjusting(notes=counts, note=each, note_token=np.zeros(len(each), "<u4"), bias=np.zeros(0, "<f4"))
+
+    most = [*[6] * (MOST_BAD_WORD_TOKENS - 1), *[7] * (MOST_BAD_WORD_TOKENS - 1), 8, *[7, 8] * (MOST_BAD_WORDS - 1)]
+    assert decode(encode(noting(most, most))) is not None
+    with pytest.raises(ProtocolError, match="word"):
+        encode(noting(first, second))
+
+
+def test_the_tokens_of_bad_words_are_as_many_as_their_lengths_say() -> None:
+    words: dict[str, Any] = {"bad_word_tokens": np.zeros(5, "<u4"), "bad_word_lengths": np.array([2, 3], "<u1")}
+    assert decode(encode(submit(**words))) is not None
+    wrongs: list[dict[str, Any]] = [
+        {"bad_word_tokens": None},
+        {"bad_word_lengths": None},
+        {"bad_word_lengths": np.array([2, 2], "<u1")},
+        {"bad_word_lengths": np.array([4, 1], "<u1")},
+        {"bad_word_tokens": np.zeros(35, "<u4"), "bad_word_lengths": np.array([2, 33], "<u1")},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(ProtocolError):
+            encode(submit(**words | wrong))
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from protocol.messages import Failed, Finish, Result, RowFlag, Submit
+from protocol.messages import Failed, Finish, Result, RowFlag
 from scheduler_proc.capacity import CapacityError
 from scheduler_proc.core import MAX_DEATHS, MAX_STRIKES, Scheduler
 from scheduler_proc.outbox import MOST_PIECES
 from scheduler_proc.request import NEVER
 from tests.core_loop import CLIENT, CoreLoop, solo, submit
-from tests.seeds import seeds
-from tests.stub_model import EOS, NAN_TOKEN, VOCAB, StubModel, counting, hashed, opened
+from tests.stub_model import EOS, NAN_TOKEN, VOCAB, StubModel, counting, opened
 
 CREDITS = (1, 2, 3, 5)
 
@@ -548,88 +546,6 @@ def test_a_vanished_client_takes_only_its_own_requests_along() -> None:
     assert loop.scheduler.running == 1
     loop.drain()
     assert loop.tokens(1) == solo(submit(1, [1], 9, ignore_eos=True))
-
-
-def random_workload(seed: int, credit: int) -> int:
-    """Arrivals, aborts, lags, deadlines, resets and failures at random moments on a random machine.
-
-    Returns the tokens not computed.
-
-    Prompts begin alike, or with what an earlier request has said.
-    """
-    dice = random.Random(seed)
-    block_size = dice.choice([1, 3, 4, 16])
-    max_model_len = dice.choice([20, 40, 64])
-    least = -(-(max_model_len - 1) // block_size)
-    slots = dice.randint(1, 6)
-    worker = opened(
-        slots=slots,
-        blocks=least + dice.randint(0, 2 * least),
-        block_size=block_size,
-        max_batch_tokens=slots + dice.choice([0, 3, 30]),
-        max_model_len=max_model_len,
-    )
-    asks: list[Submit] = []
-    aborted = set()
-    for request in range(dice.randint(1, 12)):
-        prompt = [dice.randrange(VOCAB) for _ in range(dice.randint(1, max_model_len - 1))]
-        if asks and dice.random() < 0.7:
-            earlier = dice.choice(asks)
-            known = earlier.prompt.tolist() + dice.choice([[], solo(earlier, hashed, max_model_len)])
-            shared = dice.randint(1, len(known))
-            prompt = (known[:shared] + prompt[: dice.randint(0, 9)])[: max_model_len - 1]
-        hot = dice.random() < 0.5
-        seed, timeout = dice.randrange(2**64), dice.choice([0.0, 0.0, 0.0, 60.0])
-        ask = submit(request, prompt, dice.randint(1, 30), temperature=float(hot), seed=seed, timeout=timeout)
-        asks.append(ask)
-    events = [dice.random() for _ in range(400)]
-    loop = CoreLoop(worker, credit)
-    arrivals = list(asks)
-    for event in events:
-        if event < 0.10 and arrivals:
-            loop.submit(arrivals.pop(0))
-        elif event < 0.12:
-            request = int(event * 1e9) % len(asks)
-            aborted.add(request)
-            loop.abort(request)
-        elif event < 0.14:
-            loop.fail()
-        elif event < 0.145:
-            loop.reset()
-        elif event < 0.17:
-            loop.expire()
-        elif event < 0.55:
-            loop.plan()
-        elif event < 0.95:
-            loop.settle()
-        else:
-            loop.deliver()
-        loop.now += 1
-    for ask in arrivals:
-        loop.submit(ask)
-    loop.drain()
-    for ask in asks:
-        received = loop.received[ask.request]
-        expected = solo(ask, hashed, max_model_len)
-        if received.finish in (Finish.ABORT, Finish.ERROR, Finish.TIMEOUT):
-            assert received.tokens == expected[: len(received.tokens)]
-            assert received.finish is not Finish.ABORT or ask.request in aborted
-            assert received.finish is not Finish.TIMEOUT or ask.timeout
-        else:
-            assert received.tokens == expected
-            stopped = expected[-1] == EOS
-            assert received.finish is (Finish.STOP if stopped else Finish.LENGTH)
-    return loop.scheduler.counters.cached_tokens
-
-
-@pytest.mark.parametrize("seed", seeds(60, 150))
-def test_tokens_are_those_of_solo_runs_whatever_happens_around_them(seed: int) -> None:
-    for credit in (1, 2, 3):
-        random_workload(seed, credit)
-
-
-def test_in_random_workloads_much_is_cached() -> None:
-    assert sum(random_workload(seed, 2) > 0 for seed in range(20)) >= 10
 
 
 def test_a_request_whose_last_row_is_sent_is_never_preempted() -> None:

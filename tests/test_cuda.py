@@ -30,6 +30,10 @@ ADJUSTED: list[dict[str, Any]] = [
     {"presence_penalty": 1.5, "frequency_penalty": -0.5},
     {"bias_token_ids": np.array([9, 10], np.uint32), "bias": np.array([2.5, -2.5], np.float32), "min_tokens": 3},
     {"allowed_token_ids": np.arange(3, 90, dtype=np.uint32), "banned_token_ids": np.array([7], np.uint32)},
+    {  # no token comes twice in a row
+        "bad_word_tokens": np.arange(3, 90, dtype=np.uint32).repeat(2),
+        "bad_word_lengths": np.full(87, 2, np.uint8),
+    },
 ]
 
 

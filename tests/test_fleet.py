@@ -2,96 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from dataclasses import replace
 from math import inf
 
 import pytest
 
-from protocol.identity import new_session
-from protocol.messages import Finish, Opened, Plan, Result
+from protocol.messages import Finish
 from scheduler_proc.capacity import CapacityError
 from scheduler_proc.core import FORGIVEN_AFTER
-from scheduler_proc.fleet import PATIENCE_SECONDS, Fleet
-from tests.core_loop import CLIENT, CoreLoop, Received, solo, submit
-from tests.seeds import seeds
-from tests.stub_model import VOCAB, NextToken, StubModel, counting, hashed, opened
-
-
-class FleetLoop(CoreLoop):
-    """A fleet with stub models for its workers; CLIENT's and another client's deltas are taken in."""
-
-    def __init__(self, credit: int = 2, next_token: NextToken = hashed, **worker: int) -> None:
-        self.fleet = Fleet(credit, new_session(), max_waiting=worker.pop("max_waiting", 0))
-        self.next_token = next_token
-        self.worker: Opened = opened(**worker)  # type: ignore[arg-type]
-        self.models: dict[int, StubModel] = {}
-        self.flying: dict[int, deque[tuple[Plan, Result]]] = {}
-        self.received: dict[int, Received] = {}
-        self.planned: dict[int, int] = {}
-        self.now = 0.0
-
-    def open(self, number: int, **changes: int) -> None:
-        worker = replace(self.worker, session=new_session(), **changes)  # type: ignore[arg-type]
-        self.fleet.worker_opened(number, worker, self.now)
-        self.models[number] = StubModel(worker, self.next_token)
-        self.flying[number] = deque()
-        self.fleet.check()
-
-    def lose(self, number: int, *, died: bool = False) -> None:
-        self.fleet.worker_lost(number, self.now, died=died)
-        self.models.pop(number, None)
-        self.fleet.check()
-
-    def plan_of(self, number: int) -> bool:
-        plan = self.fleet.plan(number, self.now)
-        if plan is not None:
-            self.flying[number].append((plan, self.models[number].run(plan)))
-            self.planned[number] = self.planned.get(number, 0) + len(plan.slot)
-        self.fleet.check()
-        return plan is not None
-
-    def settle_of(self, number: int) -> bool:
-        if number not in self.models or not self.flying[number]:
-            return False
-        _, result = self.flying[number].popleft()
-        assert self.fleet.settle(number, result, self.now)
-        self.fleet.check()
-        return True
-
-    def ask(self, request: int, max_tokens: int = 12, *, again: bool = False) -> None:
-        self.received.setdefault(request, Received())
-        ask = submit(request, [request % VOCAB, 5], max_tokens, ignore_eos=True, again=again)
-        self.fleet.submit(CLIENT, ask, self.now)
-        self.fleet.check()
-
-    def deliver(self, withhold: object = ()) -> None:
-        while deltas := self.fleet.take_deltas(withhold):  # type: ignore[arg-type]
-            for _, message in deltas:
-                message.check()
-                self.receive(message)
-        self.fleet.check()
-
-    def turn(self) -> bool:
-        moved = False
-        for number in sorted(self.models):
-            while self.plan_of(number):
-                moved = True
-            moved |= self.settle_of(number)
-        self.now += 1
-        self.fleet.expire(self.now)
-        self.deliver()
-        return moved
-
-    def run(self) -> None:
-        for _ in range(10_000):
-            if not self.turn():
-                return
-
-    def finishes(self, *requests: int) -> list[Finish]:
-        self.deliver()
-        return [self.received[request].finish for request in requests]
+from scheduler_proc.fleet import PATIENCE_SECONDS
+from tests.core_loop import CLIENT, solo, submit
+from tests.fleet_loop import FleetLoop
+from tests.stub_model import VOCAB, counting, opened
 
 
 def expected(request: int, max_tokens: int = 12) -> list[int]:
@@ -112,7 +33,7 @@ def test_requests_go_to_the_worker_with_the_fewest_tokens_outstanding() -> None:
 
 
 def test_who_comes_while_as_many_wait_as_may_is_turned_away_and_nobody_else_is() -> None:
-    loop = FleetLoop(slots=2, max_waiting=3)
+    loop = FleetLoop(opened(slots=2), max_waiting=3)
     loop.open(0)
     loop.open(1)
     for request in range(8):
@@ -134,7 +55,7 @@ def test_who_comes_while_as_many_wait_as_may_is_turned_away_and_nobody_else_is()
 
 
 def test_a_lost_workers_requests_are_not_turned_away_by_the_others() -> None:
-    loop = FleetLoop(slots=1, max_waiting=1)
+    loop = FleetLoop(opened(slots=1), max_waiting=1)
     loop.open(0)
     loop.open(1)
     for request in range(3):
@@ -243,49 +164,8 @@ def test_only_deaths_count_as_deaths() -> None:
     assert loop.received[1].finish is Finish.LENGTH
 
 
-@pytest.mark.parametrize("seed", seeds(20, 60))
-def test_whatever_happens_every_request_ends_once_with_its_own_tokens(seed: int) -> None:
-    dice = random.Random(seed)
-    loop = FleetLoop(dice.randint(1, 3), slots=dice.randint(1, 4), blocks=dice.randint(16, 30))
-    loop.open(0)
-    aborted = set()
-    requests = 0
-    for _ in range(300):
-        event = dice.random()
-        number = dice.randrange(3)
-        if event < 0.12:
-            loop.ask(requests)
-            requests += 1
-        elif event < 0.14 and requests:
-            aborted.add(request := dice.randrange(requests))
-            loop.fleet.abort(CLIENT, request, loop.now)
-        elif event < 0.17:
-            loop.lose(number)
-        elif event < 0.22 and number not in loop.models:
-            loop.open(number)
-        elif event < 0.55 and number in loop.models:
-            loop.plan_of(number)
-        elif event < 0.9:
-            loop.settle_of(number)
-        else:
-            loop.deliver(withhold=[CLIENT] if dice.random() < 0.5 else [])
-        loop.fleet.check()
-        loop.now += 0.01
-    if not loop.models:
-        loop.open(1)
-    loop.run()
-    for request in range(requests):
-        received = loop.received[request]
-        if received.finish is Finish.ABORT:
-            assert request in aborted
-            assert received.tokens == expected(request)[: len(received.tokens)]
-        else:
-            assert received.finish is Finish.LENGTH
-            assert received.tokens == expected(request)
-
-
 def test_deaths_long_apart_are_forgiven() -> None:
-    loop = FleetLoop(next_token=counting, max_model_len=1200, blocks=300)
+    loop = FleetLoop(opened(max_model_len=1200, blocks=300), next_token=counting)
     loop.open(0)
     loop.ask(1, 900)
     for _ in range(3):

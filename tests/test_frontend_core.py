@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import models
 
 from frontend.core import PATIENCE_SECONDS
 from frontend.reading import MOST_CHARACTERS_A_TOKEN
@@ -118,7 +120,9 @@ def test_a_chat_is_rendered_by_the_template_and_a_null_content_is_nothing() -> N
         ({"allowed_token_ids": ids(*[1] * (MOST_TOKEN_IDS + 1))}, "1025 token ids in allowed_token_ids"),
         ({"bad_words": ("",)}, "bad word is empty"),
         ({"bad_words": ("ab" * 2**13,) * 64}, "1048576 characters"),
-        ({"bad_words": ("more than a word",)}, "more than one token"),
+        ({"bad_words": ("a" * 32,)}, "is 33 tokens, at most 32"),
+        ({"bad_words": tuple(f"{i:03}" for i in range(129))}, "129 of several tokens, 387 in all"),
+        ({"bad_words": tuple(f"{i:010}" for i in range(103))}, "103 of several tokens, 1030 in all"),
         ({"min_tokens": 62}, "min_tokens: must be at most 61"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -363,6 +367,36 @@ def test_the_settings_of_logits_reach_the_scheduler() -> None:
     a, b = (word_text().tokenizer.encode(letter)[-1] for letter in "ab")
     assert [column.tolist() for column in lists if column is not None] == [[7], [-3.5], [7, 8], sorted([a, b])]
     assert (none.repetition_penalty, none.bias_token_ids, none.banned_token_ids) == (1.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("bad_words", "single", "several"),
+    [
+        (("ab",), [], ["a b", "Ġa b"]),
+        (("a", "ab"), ["a", "Ġa"], ["a b", "Ġa b"]),
+        (("b",), ["b"], []),  # behind a blank it ends with what is banned anyway
+        (("b", "ab", "cab"), ["b"], []),
+        (("ab", "cab", "ab"), [], ["a b", "Ġa b"]),
+        ((" a",), ["Ġa"], []),
+        (("c a",), [], ["c Ġa"]),
+    ],
+    ids=repr,
+)
+def test_bad_words_are_banned_as_they_begin_a_text_and_as_they_stand_behind_a_blank(
+    bad_words: tuple[str, ...], single: list[str], several: list[str]
+) -> None:
+    text = word_text("Ġa")
+    tokenizer = text.tokenizer.tokenizer
+    tokens = tokenizer.get_vocab()
+    tokenizer.model = models.BPE(vocab=tokens, merges=[("Ġ", "a")])
+    it = Driver(text)
+    it.generate(bad_words=bad_words)
+    (submit,) = it.submitted()
+    found = submit.banned_token_ids, submit.bad_word_tokens, submit.bad_word_lengths
+    banned, words, lengths = ([] if column is None else column.tolist() for column in found)
+    expected = sorted([tokens[token] for token in word.split(" ")] for word in several)
+    assert banned == sorted(tokens[token] for token in single)
+    assert (words, lengths) == ([*chain(*expected)], [len(word) for word in expected])
 
 
 def test_log_probabilities_come_beside_the_tokens_whose_they_are() -> None:

@@ -344,7 +344,7 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "repetition_penalty": [0, -1, 101, "1", True],
     "min_tokens": [-1, 1.5, "5", True, 2**31, 2**70, 63],
     "allowed_token_ids": [[], [-1], ["5"], [True], [2**65], [VOCABULARY], 5, [1] * 1025],
-    "bad_words": ["a", [""], [5], ["more than a token"], ["a"] * 1025, ["a" * 20_000]],
+    "bad_words": ["a", [""], [5], ["b" * 33], [f"{i:03}" for i in range(129)], ["a"] * 1025, ["a" * 20_000]],
     "echo": [0, "yes"],
     "prompt_logprobs": [-1, 21, 2**70, True, "1", 1.5],
 }

@@ -17,11 +17,11 @@ from frontend.tally import BOUNDS, Histogram
 from protocol.messages import AskTotals, Cancel, Finish, Pong, Submit, Totals, Unattached
 from protocol.sockets import HEARTBEAT_SECONDS
 from tests.core_loop import CoreLoop, submit
+from tests.fleet_loop import FleetLoop
 from tests.frontend_driver import ME, Driver, ids, only
 from tests.http_driver import HttpDriver
 from tests.stub_model import opened
 from tests.stub_worker import StubWorker
-from tests.test_fleet import FleetLoop
 from tests.test_http import error_of
 from tests.test_scheduler_process import scheduler
 from tests.test_worker_link import SESSION, Pair

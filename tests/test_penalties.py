@@ -232,8 +232,8 @@ def test_notes_of_many_requests_are_spread_over_plans_in_order_of_arrival() -> N
         loop.submit(submit(request, [1], 4, ignore_eos=True, allowed_token_ids=ids(*[7] * 1000)))
     loop.drain()
     begun = [plan.begin_slot.tolist() for plan in loop.plans if len(plan.begin_slot)]
-    assert begun == [[0, 1, 2, 3], [4, 5, 6]]
-    assert all(len(plan.adjusting.note) <= 64 + 4096 for plan in loop.plans if plan.adjusting is not None)
+    assert begun == [[0, 1, 2, 3, 4], [5, 6]]
+    assert all(len(plan.adjusting.note) <= 64 + 5120 for plan in loop.plans if plan.adjusting is not None)
 
 
 @pytest.mark.parametrize(

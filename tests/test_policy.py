@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,7 +13,7 @@ from protocol.messages import Finish
 from scheduler_proc.config import SchedulingConfig
 from scheduler_proc.policy import FEW_USERS, FIRST_COME, Policy, PriorityFirst, RoundRobin, ShortestPrefillFirst
 from tests.core_loop import CoreLoop, solo, submit
-from tests.stub_model import VOCAB, counting, hashed, opened
+from tests.stub_model import counting, opened
 
 LEVEL = 10.0
 POLICIES: tuple[Policy, ...] = (FIRST_COME, PriorityFirst(LEVEL), ShortestPrefillFirst(1000.0))
@@ -160,74 +159,6 @@ def test_a_step_has_no_more_prompt_tokens_than_it_may_and_every_running_request_
     assert max(len(plan.token) for plan in loop.plans[before:]) == most
     for ask in asks:
         assert loop.tokens(ask.request) == solo(ask)
-
-
-class WatchedLoop(CoreLoop):
-    """Looks at every preemption: who loses its slot, and how often each request did."""
-
-    def __init__(self, *given: Any, **rules: Any) -> None:
-        super().__init__(*given, **rules)
-        self.lost: dict[int, int] = {}
-        self._choose = self.scheduler._planner.victim
-        self.scheduler._planner.victim = self.victim  # type: ignore[method-assign]
-
-    def victim(self, needy: int) -> int | None:
-        running = self.scheduler._running
-        chosen, slots = self._choose(needy), running.slots
-        place = {r.slot: (r.rank, r.order) for r in running.requests()}
-        may_lose = [
-            slot
-            for slot in place
-            if place[slot] > place[needy]
-            and slots.planned_len[slot] + 1 < slots.final_len[slot]
-            and not (running.request(slot).resumed and slots.settled_len[slot] == slots.known_len[slot])
-        ]
-        assert chosen == max(may_lose, key=place.__getitem__, default=None)
-        if chosen is not None:
-            request = running.request(chosen).ask.request
-            self.lost[request] = self.lost.get(request, 0) + 1
-        return chosen
-
-
-def random_contest(seed: int, policy: Policy, credit: int) -> int:
-    """Many that want more blocks than there are, and go on arriving; returns how many preemptions there were."""
-    dice = random.Random(seed)
-    worker = opened(slots=6, blocks=dice.randint(16, 26), max_batch_tokens=dice.choice([6, 9, 40]))
-    loop = WatchedLoop(worker, credit, policy=policy, max_prefill_tokens=dice.choice([None, 3]))
-    levels = [-2, 0, 1, 7] if isinstance(policy, PriorityFirst) else [0]
-    asks = [
-        submit(
-            request,
-            [dice.randrange(VOCAB) for _ in range(dice.randint(1, 20))],
-            dice.randint(1, 40),
-            ignore_eos=True,
-            priority=dice.choice(levels),
-            user=dice.choice(["Ann", "Ann", "Bob"]),
-        )
-        for request in range(14)
-    ]
-    arrivals = list(asks)
-    gone = set()
-    for turn in range(2000):
-        if arrivals and dice.random() < 0.3:
-            loop.submit(arrivals.pop(0))
-        if dice.random() < 0.01:
-            gone.add(turn % len(asks))
-            loop.abort(turn % len(asks))
-        if not loop.step() and not arrivals:
-            break
-    loop.drain()
-    for ask in asks:
-        tokens = loop.tokens(ask.request)
-        assert loop.lost.get(ask.request, 0) <= ask.max_tokens
-        assert tokens == solo(ask, hashed)[: len(tokens)]
-        assert len(tokens) == ask.max_tokens or ask.request in gone
-    return loop.scheduler.counters.preemptions
-
-
-@pytest.mark.parametrize("policy", [*POLICIES, RoundRobin()], ids=lambda policy: type(policy).__name__)
-def test_preemption_takes_the_last_in_turn_and_ends_whatever_the_policy(policy: Policy) -> None:
-    assert sum(random_contest(seed, policy, credit=1 + seed % 3) for seed in range(6)) > 10
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
