@@ -5,7 +5,7 @@ Both keep a prefix of the tokens in falling order (`truncation`), so what is wan
 those that equal it are kept. It is searched for among the greatest values, a few thousand, which lie side by side:
 
     spread   for each chunk of a row   how many of its values have each exponent, and what all of it weighs
-    gather   for each chunk            its share of the greatest values: those of exponents that all fit
+    gather   for each chunk            its share of the greatest values: those of exponents that fit as a whole
     cut      for each row              the last value; among all of its values if it is not among the greatest
 
 The search is by how many tokens are above a value, or how much they weigh; three values are tried in each pass, so two
@@ -32,13 +32,16 @@ BITS_OF_ONE = 0x3F800000
 """Of 1.0 in float32; as integers, floats from 0 on are in order."""
 
 EXPONENT_BIT = 23
-EXPONENTS = (BITS_OF_ONE >> EXPONENT_BIT) + 1
+
+BINS = 32
+"""Values are counted by their exponents, from that of 1.0 down to 2⁻³⁰; all smaller ones are the first bin's."""
 
 ALL_KEPT = -1
 """Instead of the last value of a row that neither top-k nor top-p cuts."""
 
 _BITS_OF_ONE, _LOWER_HALF, _STATUS_BIT = (tl.constexpr(value) for value in (BITS_OF_ONE, LOWER_HALF, STATUS_BIT))
-_EXPONENT_BIT, _EXPONENTS, _ALL_KEPT = (tl.constexpr(value) for value in (EXPONENT_BIT, EXPONENTS, ALL_KEPT))
+_EXPONENT_BIT, _BINS, _ALL_KEPT = (tl.constexpr(value) for value in (EXPONENT_BIT, BINS, ALL_KEPT))
+_BELOW_BINS = tl.constexpr((BITS_OF_ONE >> EXPONENT_BIT) - BINS + 1)
 _OK = tl.constexpr(int(RowStatus.OK))
 
 
@@ -73,6 +76,11 @@ def _limits(slot, top_k, top_p, vocabulary):
 
 
 @triton.jit
+def _bin(bits):
+    return tl.maximum((bits >> _EXPONENT_BIT) - _BELOW_BINS, 0)
+
+
+@triton.jit
 def _spread(
     logits, slots, temperature, top_k, top_p, sampled, counts_of, whole_of, vocabulary, divisor, chunks,
     step: tl.constexpr,
@@ -83,10 +91,9 @@ def _spread(
     if drawn & ((k < vocabulary) | (p < 1)):
         at = chunk * step + tl.arange(0, step)
         value = relative(own, at, vocabulary, greatest, heat, divisor)
-        exponent = value.to(tl.int32, bitcast=True) >> _EXPONENT_BIT
-        counts = tl.histogram(exponent, _EXPONENTS, mask=at < vocabulary)
+        counts = tl.histogram(_bin(value.to(tl.int32, bitcast=True)), _BINS, mask=at < vocabulary)
         place = row * chunks + chunk
-        tl.store(counts_of + place * _EXPONENTS + tl.arange(0, _EXPONENTS), counts)
+        tl.store(counts_of + place * _BINS + tl.arange(0, _BINS), counts)
         tl.store(whole_of + place, tl.sum(weight(value), 0))
 
 
@@ -99,20 +106,19 @@ def _gather(
     drawn, slot, own, greatest, heat = of_row(row, logits, slots, temperature, sampled, vocabulary, divisor)
     k, p = _limits(slot, top_k, top_p, vocabulary)
     if drawn & ((k < vocabulary) | (p < 1)):
-        each, exponents = tl.arange(0, width)[:, None], tl.arange(0, _EXPONENTS)
-        where = counts_of + (row * chunks + each) * _EXPONENTS + exponents[None, :]
-        counts = tl.load(where, mask=each < chunks, other=0)
+        each, bins = tl.arange(0, width)[:, None], tl.arange(0, _BINS)
+        counts = tl.load(counts_of + (row * chunks + each) * _BINS + bins[None, :], mask=each < chunks, other=0)
         above = tl.cumsum(tl.sum(counts, 0), 0, reverse=True)
-        lowest = tl.min(tl.where(above <= most, exponents, _EXPONENTS), 0)  # all values of these exponents fit
-        high = exponents[None, :] >= lowest
+        lowest = tl.min(tl.where(above <= most, bins, _BINS), 0)  # all values of these bins fit
+        high = bins[None, :] >= lowest
         start = tl.sum(tl.sum(tl.where(high & (each < chunk), counts, 0), 1), 0)
         at = chunk * step + tl.arange(0, step)
         bits = relative(own, at, vocabulary, greatest, heat, divisor).to(tl.int32, bitcast=True)
-        taken = ((bits >> _EXPONENT_BIT) >= lowest) & (at < vocabulary)
+        taken = (_bin(bits) >= lowest) & (at < vocabulary)
         tl.store(gathered + row * most + start + tl.cumsum(taken.to(tl.int32), 0) - 1, bits, mask=taken)
         if chunk == 0:
             tl.store(held_of + row, tl.sum(tl.sum(tl.where(high, counts, 0), 1), 0))
-            tl.store(floor_of + row, lowest << _EXPONENT_BIT)
+            tl.store(floor_of + row, tl.where(lowest > 0, (lowest + _BELOW_BINS) << _EXPONENT_BIT, 0))
 
 
 @triton.jit
@@ -213,7 +219,8 @@ def _cut(
         if k == vocabulary:
             at = tl.arange(0, most)
             bits = tl.load(found + at, mask=at < held, other=0)
-            is_there = tl.sum(weight(bits.to(tl.float32, bitcast=True)), 0).to(tl.float64) >= p * whole.to(tl.float64)
+            mass = tl.sum(weight(bits.to(tl.float32, bitcast=True)), 0)
+            is_there = (held > 0) & (mass.to(tl.float64) >= p * whole.to(tl.float64))
         if is_there:
             last, equals = _prefix(found, held, greatest, heat, divisor, low, k, p, whole, vocabulary, True, most)
         else:
@@ -233,7 +240,7 @@ class KeptPrefix:
         def new(size: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype, device=device)
 
-        self._counts = new(rows * self._chunks * EXPONENTS, torch.int32)
+        self._counts = new(rows * self._chunks * BINS, torch.int32)
         self._whole = new(rows * self._chunks, torch.int64)
         self._gathered, self._held = new(rows * GREATEST, torch.int32), new(rows, torch.int32)
         self._floor = new(rows, torch.int32)

@@ -114,6 +114,7 @@ def test_what_is_kept_is_found_among_the_greatest_or_among_all(
     top_k = lengths if limit == "top_k" else torch.zeros_like(lengths)
     mass = lengths.clamp(max=first) + half * (lengths - first).clamp(min=0) - half / 2
     top_p = mass.double() / (first + half * (40 - first)) if limit == "top_p" else torch.ones(rows)
+    top_p[0] = 0.0 if limit == "top_p" else 1.0  # which keeps one token, too
     sampler, each = Sampler(rows, DEVICE), np.ones(rows)
     sampler.admit(np.arange(rows), heat * each, top_k.numpy(), top_p.numpy(), 0 * each, np.arange(rows))
     prefix = KeptPrefix(rows, 40, 16, DEVICE)
