@@ -1,0 +1,126 @@
+"""The two files of a batch: one that is read, and one that grows by a line for each answer."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from client.batch_lines import FIRST_BYTES, BatchFileError, Key, Question, outcome_of, question_of
+
+MOST_TWINS = 5
+"""Repeated names that are told of."""
+
+
+class BatchInput:
+    """Every line that asks something, in order. They are read anew each time, so that a large file takes no memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file once; raises `BatchFileError` if it can't be read, or a custom_id is on several lines."""
+        self._path = path
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):  # it is read twice, and has to have an end
+                raise BatchFileError(f"{path} is no regular file")
+            where: dict[Key, list[int]] = {}
+            for question in self:
+                where.setdefault(question.key, []).append(question.line)
+        except OSError as error:
+            raise BatchFileError(f"{path}: {error.strerror or error}") from None
+        twins = [f'"{key}" on lines {", ".join(map(str, lines))}' for key, lines in where.items() if len(lines) > 1]
+        if twins:
+            more = f"; and {len(twins) - MOST_TWINS} more" if len(twins) > MOST_TWINS else ""
+            raise BatchFileError(f"{path}: each custom_id may be there once: {'; '.join(twins[:MOST_TWINS])}{more}")
+        if not where:
+            raise BatchFileError(f"{path} asks nothing")
+        self.keys = where.keys()
+
+    def __iter__(self) -> Iterator[Question]:
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+                if line.strip():
+                    yield question_of(number, line)
+
+
+class BatchOutput:
+    """Answers that were written before, by key and whether they are good, and those that come now, a line at a time.
+
+    What a run that was killed has left is kept, and half a line at the end taken off; nobody else writes meanwhile.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file; raises `BatchFileError` if it can't be, or holds anything but answers."""
+        self._path = path
+        self._lock = threading.Lock()
+        self.outcomes: dict[Key, bool] = {}
+        try:
+            self._file = path.open("ab+", buffering=0)
+        except OSError as error:
+            raise BatchFileError(f"{path}: {error.strerror or error}") from None
+        try:
+            self._take_over(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, line: bytes, key: Key, *, good: bool) -> None:
+        """Append an answer; once this returns, no end of this process can lose it. Raises `OSError`."""
+        with self._lock:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._file.fileno(), rest) :]
+            self.outcomes[key] = good
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def _take_over(self, file: BinaryIO) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BatchFileError(f"{self._path}: another run writes to it") from None
+        file.seek(0)
+        whole, line = 0, b""
+        with open(file.fileno(), "rb", closefd=False) as reader:
+            for number, line in enumerate(reader, 1):
+                if line.endswith(b"\n"):
+                    self._note(number, line)
+                    whole += len(line)
+        if line and not line.endswith(b"\n"):
+            self._repair(file, whole, line)
+
+    def _note(self, number: int, line: bytes) -> None:
+        if line.strip():
+            try:
+                key, good = outcome_of(line)
+            except ValueError:
+                raise BatchFileError(
+                    f"{self._path}: line {number} is no answer of a batch; name a new file for the answers"
+                ) from None
+            self.outcomes[key] = good
+
+    def _repair(self, file: BinaryIO, whole: int, rest: bytes) -> None:
+        """See to what is behind the last end of a line: an answer that lacks nothing else, or half of one."""
+        with contextlib.suppress(ValueError):
+            key, good = outcome_of(rest)
+            self.write(b"\n", key, good=good)
+            return
+        if not rest.startswith(FIRST_BYTES) and not FIRST_BYTES.startswith(rest):
+            raise BatchFileError(f"{self._path}: its end is no answer of a batch; name a new file for the answers")
+        file.truncate(whole)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
