@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a batch; return the exit code: 0 if every line was answered well, 1 if not, 2 for a mistake, 130 for Ctrl-C."""
+    """Run a batch; return the exit code: 0 if every line was answered well, 1 if not, 2 for a mistake, 130: Ctrl-C."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if not 1 <= given.concurrency <= MOST_AT_ONCE:
@@ -65,11 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         server = BatchServer(given.url, given.api_key, given.timeout)
         questions = BatchInput(given.input)
-        with BatchOutput(given.output) as output:
-            return _run(questions, output, server, given)
+        output = BatchOutput(given.output, questions.keys)
     except (BatchFileError, ValueError) as error:
         print(f"client: {error}", file=sys.stderr)
         return 2
+    with output:
+        return _run(questions, output, server, given)
 
 
 def _run(questions: BatchInput, output: BatchOutput, server: BatchServer, given: argparse.Namespace) -> int:
@@ -82,14 +83,16 @@ def _run(questions: BatchInput, output: BatchOutput, server: BatchServer, given:
             watch.follow(run.start(min(given.concurrency, left)), run)
             run.check()
     except KeyboardInterrupt:
-        watch.end("stopped: the same command goes on from here")
+        watch.end("stopped; the same command goes on from here")
         return 128 + signal.SIGINT
     except (BatchStoppedError, OSError) as error:
         what = error if isinstance(error, BatchStoppedError) else f"{given.output}: {error.strerror or error}"
         watch.end(f"{what}; the same command goes on from here")
         return 1
+    finally:
+        run.stop()
     watch.end(f"the answers are in {given.output}")
-    return 0 if watch.all_good else 1
+    return 1 if output.bad else 0
 
 
 class _Watch:
@@ -97,27 +100,22 @@ class _Watch:
 
     def __init__(self, questions: BatchInput, output: BatchOutput) -> None:
         """Start the clock; `output` may have answers of an earlier run."""
-        self._keys = questions.keys
-        self._outcomes = output.outcomes
+        self._total = len(questions.keys)
+        self._output = output
         self._lines = ProgressLines(sys.stderr)
         self._began = time.monotonic()
         self._rate = ""
-        if self._outcomes:
-            self._lines.say("", f"{self._done:,} of {len(self._keys):,} lines were answered before")
+        if self._done:
+            self._lines.say("", f"client: {self._done:,} of {self._total:,} lines were answered before")
 
     @property
     def left(self) -> int:
         """How many lines have no answer."""
-        return len(self._keys) - self._done
-
-    @property
-    def all_good(self) -> bool:
-        """Whether every line was answered with status 200."""
-        return all(self._outcomes.get(key) for key in self._keys)
+        return self._total - self._done
 
     @property
     def _done(self) -> int:
-        return sum(key in self._outcomes for key in self._keys)
+        return len(self._output.outcomes)
 
     def follow(self, threads: Sequence[threading.Thread], run: BatchRun) -> None:
         """Draw until the threads have ended."""
@@ -125,13 +123,12 @@ class _Watch:
             while thread.is_alive():
                 thread.join(DRAW_SECONDS)
                 self._rate = f", {run.tokens / (time.monotonic() - self._began):,.0f} tokens/s"
-                self._lines.show("batch", self._done / len(self._keys), self._so_far())
+                self._lines.show("batch", self._done / self._total, self._so_far())
 
     def end(self, text: str) -> None:
         """Say how it ended."""
-        self._lines.say("batch", f"{self._so_far()}: {text}")
+        self._lines.say("batch", f"client: {self._so_far()}: {text}")
 
     def _so_far(self) -> str:
-        bad = sum(self._outcomes.get(key) is False for key in self._keys)
-        errors = f", {bad:,} with errors" if bad else ""
-        return f"{self._done:,} of {len(self._keys):,} lines answered{errors}{self._rate}"
+        errors = f", {self._output.bad:,} with errors" if self._output.bad else ""
+        return f"{self._done:,} of {self._total:,} lines answered{errors}{self._rate}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -50,25 +50,25 @@ class BatchInput:
 
 
 class BatchOutput:
-    """Answers that were written before, by key and whether they are good, and those that come now, a line at a time.
+    """Answers that were written before, and those that come now, a line at a time: `outcomes` has which are good.
 
     What a run that was killed has left is kept, and half a line at the end taken off; nobody else writes meanwhile.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open or make the file; raises `BatchFileError` if it can't be, or holds anything but answers."""
+    def __init__(self, path: Path, asked: Container[Key]) -> None:
+        """Open or make the file; raises `BatchFileError` if it can't be, or holds anything but answers to `asked`."""
         self._path = path
+        self._asked = asked
         self._lock = threading.Lock()
         self.outcomes: dict[Key, bool] = {}
+        self.bad = 0  # of them
         try:
-            self._file = path.open("ab+", buffering=0)
+            with ExitStack() as undo:
+                self._file = undo.enter_context(path.open("ab+", buffering=0))
+                self._take_over(self._file)
+                undo.pop_all()
         except OSError as error:
             raise BatchFileError(f"{path}: {error.strerror or error}") from None
-        try:
-            self._take_over(self._file)
-        except BaseException:
-            self._file.close()
-            raise
 
     def write(self, line: bytes, key: Key, *, good: bool) -> None:
         """Append an answer; once this returns, no end of this process can lose it. Raises `OSError`."""
@@ -76,11 +76,16 @@ class BatchOutput:
             rest = memoryview(line)
             while rest:
                 rest = rest[os.write(self._file.fileno(), rest) :]
-            self.outcomes[key] = good
+            self._count(key, good=good)
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
+        """Let go of the file; what is written later raises `ValueError`."""
+        with self._lock:
+            self._file.close()
+
+    def _count(self, key: Key, *, good: bool) -> None:
+        self.outcomes[key] = good
+        self.bad += not good
 
     def _take_over(self, file: BinaryIO) -> None:
         try:
@@ -105,11 +110,15 @@ class BatchOutput:
                 raise BatchFileError(
                     f"{self._path}: line {number} is no answer of a batch; name a new file for the answers"
                 ) from None
-            self.outcomes[key] = good
+            if key not in self._asked:
+                raise BatchFileError(
+                    f"{self._path}: line {number} answers {key!r}, which nobody asks: name a new file for the answers"
+                )
+            self._count(key, good=good)
 
     def _repair(self, file: BinaryIO, whole: int, rest: bytes) -> None:
         """See to what is behind the last end of a line: an answer that lacks nothing else, or half of one."""
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             key, good = outcome_of(rest)
             self.write(b"\n", key, good=good)
             return

@@ -24,7 +24,7 @@ class BatchFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One line of the input: `body`, JSON, is for the endpoint at `url`. Or there is a `problem`, and it asks nothing."""
+    """One line of the input: `body`, JSON, is for the endpoint at `url`; with a `problem` it asks nothing."""
 
     line: int
     custom_id: str | None
@@ -76,7 +76,7 @@ def answer_line(question: Question, number: str, response: dict[str, Any] | None
 
 
 def outcome_of(line: bytes) -> tuple[Key, bool]:
-    """Return whose answer a line is, and whether it is one with status 200. Raises `ValueError` if it is none at all."""
+    """Return whose answer a line is, and whether it has status 200. Raises `ValueError` if it is no answer at all."""
     answer = json.loads(line)
     if not isinstance(answer, dict) or not {"custom_id", "response", "error"} <= answer.keys():
         raise ValueError("it is no answer")

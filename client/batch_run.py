@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http import HTTPStatus
 from http.client import HTTPConnection
 from typing import Any
@@ -20,8 +21,14 @@ LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 NOT_FOR_US = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """It is not the question that is wrong."""
 
-PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Between two tries of one question, unless the server says how long; and at most, whatever it says."""
+PAUSE_SECONDS = 1.0
+"""Between two tries of one question, unless the server says how long."""
+
+LEAST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 60.0
+"""Whatever the server says."""
+
+GREETING_SECONDS = 10.0
+"""How long a server may take to say which model it has."""
 
 
 class BatchStoppedError(Exception):
@@ -48,9 +55,9 @@ class BatchRun:
 
     def greet(self) -> None:
         """Make sure that a server is there and lets us ask; raises `BatchStoppedError`."""
-        connection = self._server.connection()
+        connection, server = self._server.connection(), replace(self._server, timeout=GREETING_SECONDS)
         try:
-            reply = self._server.ask(connection, "GET", "/v1/models", None, _new_id())
+            reply = server.ask(connection, "GET", "/v1/models", None, _new_id())
         except (NoServerError, LateError) as error:
             raise BatchStoppedError(f"{error} (--url URL asks another)") from None
         finally:
@@ -65,8 +72,12 @@ class BatchRun:
             thread.start()
         return threads
 
+    def stop(self) -> None:
+        """Take no more questions; what is under way is left to itself."""
+        self._stop.set()
+
     def check(self) -> None:
-        """Raise what has ended the run before its end: `BatchStoppedError`, or `OSError` if an answer can't be written."""
+        """Raise what has ended the run early: `BatchStoppedError`, or `OSError` if an answer can't be written."""
         if self._broken is not None:
             raise self._broken
 
@@ -105,7 +116,7 @@ class BatchRun:
                 self.tokens += tokens if isinstance(tokens, int) else 0
 
     def _insist(self, question: Question, connection: HTTPConnection, request_id: str) -> Reply:
-        """Return what the server answers once it is there and has room; raises `BatchStoppedError` when that takes too long."""
+        """Return what the server answers once it is there and has room. Raises `BatchStoppedError`, or `LateError`."""
         began = time.monotonic()
         while True:
             pause = None
@@ -121,7 +132,7 @@ class BatchRun:
                 why, pause = reply.message, reply.retry_after
             if time.monotonic() - max(began, self._answered_at) > self._patience:
                 raise BatchStoppedError(f"nothing was answered for {self._patience:g} s: {why}")
-            pause = PAUSE_SECONDS if pause is None else min(pause, LONGEST_PAUSE_SECONDS)
+            pause = PAUSE_SECONDS if pause is None else min(max(pause, LEAST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
             if self._stop.wait(pause):
                 raise BatchStoppedError("the run was stopped")
 

@@ -78,8 +78,7 @@ class BatchServer:
             headers["authorization"] = f"Bearer {self.api_key}"
         try:
             if connection.sock is None:
-                connection.connect()
-                connection.sock.settimeout(self.timeout)
+                self._connect(connection)
         except OSError as error:
             connection.close()
             raise NoServerError(f"no server answers at {self.url}: {error.strerror or error}") from None
@@ -93,15 +92,15 @@ class BatchServer:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise NoServerError(f"the server at {self.url} has gone: {error or type(error).__name__}") from None
-        return Reply(
-            answer.status,
-            _json_of(content),
-            _seconds(answer.getheader("retry-after")),
-            answer.getheader("x-request-id"),
-        )
+        pause = _seconds(answer.getheader("retry-after"))
+        return Reply(answer.status, _json_of(content), pause, answer.getheader("x-request-id"))
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        connection.connect()
+        connection.sock.settimeout(self.timeout)
 
     def _base_path(self) -> str:
-        """What stands before the paths of the API: the base URL of OpenAI's clients has the /v1 that these have, too."""
+        """What stands before the paths of the API: base URLs of OpenAI's clients end in the /v1 that these begin with."""
         return urlsplit(self.url).path.rstrip("/").removesuffix("/v1")
 
 
