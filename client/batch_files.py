@@ -93,38 +93,31 @@ class BatchOutput:
         except BlockingIOError:
             raise BatchFileError(f"{self._path}: another run writes to it") from None
         file.seek(0)
-        whole, line = 0, b""
-        with open(file.fileno(), "rb", closefd=False) as reader:
-            for number, line in enumerate(reader, 1):
-                if line.endswith(b"\n"):
-                    self._note(number, line)
-                    whole += len(line)
-        if line and not line.endswith(b"\n"):
-            self._repair(file, whole, line)
+        end = 0
+        with open(file.fileno(), "rb", closefd=False) as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n") and _is_torn(line):
+                    file.truncate(end)
+                    return
+                self._note(number, line)
+                end += len(line)
+        if end and not line.endswith(b"\n"):  # all that it lacks is its end
+            os.write(file.fileno(), b"\n")
 
     def _note(self, number: int, line: bytes) -> None:
-        if line.strip():
-            try:
-                key, good = outcome_of(line)
-            except ValueError:
-                raise BatchFileError(
-                    f"{self._path}: line {number} is no answer of a batch; name a new file for the answers"
-                ) from None
-            if key not in self._asked:
-                raise BatchFileError(
-                    f"{self._path}: line {number} answers {key!r}, which nobody asks: name a new file for the answers"
-                )
-            self._count(key, good=good)
-
-    def _repair(self, file: BinaryIO, whole: int, rest: bytes) -> None:
-        """See to what is behind the last end of a line: an answer that lacks nothing else, or half of one."""
-        with suppress(ValueError):
-            key, good = outcome_of(rest)
-            self.write(b"\n", key, good=good)
+        """Count a line that was there before."""
+        if not line.strip():
             return
-        if not rest.startswith(FIRST_BYTES) and not FIRST_BYTES.startswith(rest):
-            raise BatchFileError(f"{self._path}: its end is no answer of a batch; name a new file for the answers")
-        file.truncate(whole)
+        try:
+            key, good = outcome_of(line)
+        except ValueError:
+            what = "is no answer of a batch"
+        else:
+            if key in self._asked:
+                self._count(key, good=good)
+                return
+            what = f"answers {key!r}, which nobody asks"
+        raise BatchFileError(f"{self._path}: line {number} {what}; name a new file for the answers")
 
     def __enter__(self) -> Self:
         return self
@@ -133,3 +126,11 @@ class BatchOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether it is the beginning of a line of ours, and not all of it."""
+    with suppress(ValueError):
+        outcome_of(line)
+        return False
+    return line.startswith(FIRST_BYTES) or FIRST_BYTES.startswith(line)

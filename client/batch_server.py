@@ -100,7 +100,7 @@ class BatchServer:
         connection.sock.settimeout(self.timeout)
 
     def _base_path(self) -> str:
-        """What stands before the paths of the API: base URLs of OpenAI's clients end in the /v1 that these begin with."""
+        """Return what stands before the paths of the API; base URLs of OpenAI's clients have these paths' /v1."""
         return urlsplit(self.url).path.rstrip("/").removesuffix("/v1")
 
 

@@ -29,7 +29,7 @@ class Gathering:
         self.tokens = 0  # of their answers
         self._each = answers_each
         self._ask = ask
-        self._lost = False
+        self._lost: ServerLostError | None = None
 
     async def run(self, window: Window) -> None:
         """Ask all. Raises what is wrong with the asking, such as `TypeError`; cancelled, it aborts what is left."""
@@ -38,17 +38,18 @@ class Gathering:
             async with asyncio.TaskGroup() as tasks:
                 for place in range(self.prompts):
                     await window.take(room)
-                    if self._lost:
+                    if self._lost is not None:
                         window.give_back(room)
                         break
                     # Not in the task itself: one that is cancelled before its first turn never comes to its `finally`.
                     tasks.create_task(self._answer(place)).add_done_callback(lambda _: window.give_back(room))
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
+        if self._lost is not None:
+            self.lose(self._lost)
 
     def lose(self, error: ServerLostError) -> None:
-        """Take it that nothing more will be answered."""
-        self._lost = True
+        """Take it that nothing more will be answered; nothing is under way any more."""
         for place, answers in enumerate(self.answers):
             if answers is None:
                 self.errors.setdefault(place, error)
@@ -57,9 +58,9 @@ class Gathering:
         try:
             answers = self.answers[place] = await self._ask(place)
         except StepaheadError as error:
-            self.errors.setdefault(place, error)
+            self.errors[place] = error
             if isinstance(error, ServerLostError):
-                self.lose(error)
+                self._lost = error
         else:
             self.tokens += sum(answer.output_tokens for answer in answers)
         self.done += 1
