@@ -70,7 +70,6 @@ class LLM:
         self._client = AsyncClient(self._system.address)
         self._thread = LoopThread()
         client, thread = self._client, self._thread
-        # Once its processes are gone whatever still waits for them is told.
         self._system.over.add_done_callback(lambda _: thread.close(client.aclose))
         self._close = weakref.finalize(self, _end, self._system, client, thread)
 

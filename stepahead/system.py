@@ -21,8 +21,9 @@ class System:
 
         starting ── all are ready ──► serving ── `close`, or a process dies ──► over
 
-    Its thread owns the processes: they have ended when `over` is done. `failure` then says which one died, if one did.
-    They end, too, when this program does, however it does (protocol/lifeline.py).
+    Its thread owns the processes. `over` is done when it serves no more, and only then do the others end: so nobody
+    takes their farewells for answers. `failure` then says which one died, if one did. All of them end, too, when this
+    program does, however it does (protocol/lifeline.py).
     """
 
     def __init__(self, parts: Parts, tell: Progress) -> None:
@@ -63,8 +64,8 @@ class System:
             else:
                 self._ready.set_exception(error)
         finally:
-            self._stop(family)
             self.over.set_result(None)
+            self._stop(family)
 
     def _serve(self, family: Family) -> None:
         parts = self._parts

@@ -410,6 +410,7 @@ def test_a_system_ends_its_processes_and_says_which_one_died(monkeypatch: pytest
     system = System(parts_of({}), Progress())
     psutil.Process().children()[0].kill()
     system.over.result(10)
+    system.close()
     assert system.failure == "waiting_child is gone: it was killed by signal 9; everything is stopped"
     assert not psutil.Process().children()
 
