@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ from stepahead.offline_options import Parts, parts_of
 from stepahead.progress import Progress
 from stepahead.system import System
 from tests.stub_frontend import Answer, StubFrontend, chunk, echo
+from tests.test_progress_lines import Terminal
 from tests.word_model import write_word_model
 
 ROOT = Path(__file__).parent.parent
@@ -279,6 +281,26 @@ def test_progress_of_a_list_is_told_to_whoever_wants_it(make: Make, capfd: pytes
         capfd.readouterr()
         llm.generate(["a", "b"], progress=False)
         assert capfd.readouterr().err == ""
+
+
+def test_a_terminal_sees_how_far_a_list_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    def answer(ask: Generate) -> list[Chunk]:
+        deadline = time.monotonic() + 10
+        while asked(ask) == "late" and "1 of 2 prompts answered" not in screen.getvalue():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return repeat(ask)
+
+    make(answer)
+    with LLM() as llm:
+        assert texts(llm.generate(["early", "late"])) == ["early/0", "late/0"]
+    assert " left [############............]" in screen.getvalue()
+    *_, last, nothing = screen.screen()
+    assert last.startswith("2 of 2 prompts answered, ")
+    assert nothing == ""
 
 
 # ---------------------------------------------------------------- ends
