@@ -47,7 +47,6 @@ class SchedulerLink:
         """Take it that the scheduler has forgotten us: nothing said before counts any more."""
         self.attached = None
         self.worker_trouble = ""
-        self._serves = True
         self.totals = None
         self.lost = now
         self.incarnation = new_session()
