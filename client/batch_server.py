@@ -79,9 +79,10 @@ class BatchServer:
         try:
             if connection.sock is None:
                 self._connect(connection)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter of a name that can be nobody's
             connection.close()
-            raise NoServerError(f"no server answers at {self.url}: {error.strerror or error}") from None
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise NoServerError(f"no server answers at {self.url}: {why}") from None
         try:
             connection.request(method, self._base_path() + path, body, headers)
             answer = connection.getresponse()

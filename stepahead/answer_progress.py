@@ -21,19 +21,23 @@ class AnswerProgress:
 
     def __init__(self) -> None:
         """Begin with no call."""
-        self._lines = ProgressLines(sys.stderr)
+        self._stream = sys.stderr
+        self._lines = ProgressLines(self._stream)
         self._calls = count(1)
         self._lock = threading.Lock()  # each thread draws its own calls, and all share the screen
 
     @contextmanager
     def of(self, gathering: Gathering) -> Iterator[Look]:
         """Begin a call; what is returned draws how far it is, whenever it is called."""
+        with self._lock:
+            if sys.stderr is not self._stream:  # a notebook, or a test, has one for each cell
+                self._stream = sys.stderr
+                self._lines = ProgressLines(self._stream)
         look = Look(self._lines, self._lock, f"call {next(self._calls)}", gathering)
         try:
             yield look
         except BaseException:
-            with self._lock:
-                self._lines.end()  # other calls draw theirs again
+            look.end()
             raise
         look.over()
 
@@ -56,6 +60,11 @@ class Look:
         left = f", {_minutes(seconds * (it.prompts - it.done) / it.done)} left" if it.done else ""
         with self._lock:
             self._lines.show(self._call, it.done / it.prompts, f"{self._so_far(seconds)}{left}")
+
+    def end(self) -> None:
+        """Take the line off the screen; other calls draw theirs again."""
+        with self._lock:
+            self._lines.end()
 
     def over(self) -> None:
         """Leave a line about the whole."""

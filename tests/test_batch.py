@@ -330,6 +330,8 @@ def test_nobody_there_and_nobody_for_us_are_said_at_once(
     assert "lets us ask nothing: status 401: no key" in capfd.readouterr().err
     assert files.output.read_bytes() == b"", "another key may help"
     server.close()
+    assert files.run("--url=http://no..body") == 1
+    assert "no server answers at http://no..body: " in capfd.readouterr().err
     assert files.run() == 1
     assert "no server answers at" in (said := capfd.readouterr().err)
     assert "--url URL asks another" in said

@@ -285,7 +285,6 @@ def test_progress_of_a_list_is_told_to_whoever_wants_it(make: Make, capfd: pytes
 
 def test_a_terminal_sees_how_far_a_list_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
 
     def answer(ask: Generate) -> list[Chunk]:
         deadline = time.monotonic() + 10
@@ -295,7 +294,8 @@ def test_a_terminal_sees_how_far_a_list_is(make: Make, monkeypatch: pytest.Monke
         return repeat(ask)
 
     make(answer)
-    with LLM() as llm:
+    with LLM(progress=True) as llm:
+        monkeypatch.setattr(sys, "stderr", screen)  # as another cell of a notebook may have another
         assert texts(llm.generate(["early", "late"])) == ["early/0", "late/0"]
     assert " left [############............]" in screen.getvalue()
     *_, last, nothing = screen.screen()
