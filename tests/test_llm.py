@@ -407,6 +407,13 @@ def test_a_model_that_is_not_there_is_a_start_that_fails(tmp_path: Path) -> None
 # ---------------------------------------------------------------- processes
 
 
+@pytest.fixture
+def children() -> Callable[[], list[psutil.Process]]:
+    """What returns the processes that have been started since, and live."""
+    before = set(psutil.Process().children())
+    return lambda: [each for each in psutil.Process().children() if each not in before]
+
+
 def stand_in(*modules: str) -> Callable[..., None]:
     """What starts processes of the tests in place of the real ones."""
 
@@ -418,27 +425,31 @@ def stand_in(*modules: str) -> Callable[..., None]:
 
 
 @pytest.mark.processes
-def test_a_system_ends_its_processes_and_says_which_one_died(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_ends_its_processes_and_says_which_one_died(
+    monkeypatch: pytest.MonkeyPatch, children: Callable[[], list[psutil.Process]]
+) -> None:
     monkeypatch.setattr(stepahead.system, "start_all", stand_in("waiting_child", "waiting_child"))
     system = System(parts_of({}), Progress())
     folder = Path(system.address.removeprefix("ipc://")).parent
     assert folder.exists()
     system.close()
     assert system.over.done()
-    assert not psutil.Process().children()
+    assert not children()
     assert not folder.exists()
     system.close()
 
     system = System(parts_of({}), Progress())
-    psutil.Process().children()[0].kill()
+    children()[0].kill()
     system.over.result(10)
     system.close()
     assert system.failure == "waiting_child is gone: it was killed by signal 9; everything is stopped"
-    assert not psutil.Process().children()
+    assert not children()
 
 
 @pytest.mark.processes
-def test_a_start_that_is_interrupted_or_takes_too_long_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_is_interrupted_or_takes_too_long_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, children: Callable[[], list[psutil.Process]]
+) -> None:
     monkeypatch.setattr(stepahead.system, "start_all", stand_in("never_ready_child"))
     with pytest.raises(StartError, match=r"not ready within 0\.2 s: never_ready_child"):
         System(parts_of({"start_timeout": 0.2}), Progress())
@@ -447,7 +458,7 @@ def test_a_start_that_is_interrupted_or_takes_too_long_leaves_nothing(monkeypatc
     with pytest.raises(KeyboardInterrupt):
         System(parts_of({}), Progress())
     interrupt.join()
-    assert not psutil.Process().children()
+    assert not children()
 
 
 @pytest.mark.processes
@@ -472,12 +483,12 @@ print(served.is_running() and served.status() != psutil.STATUS_ZOMBIE, time.proc
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_a_model_answers_until_its_worker_dies(tmp_path: Path) -> None:
+def test_a_model_answers_until_its_worker_dies(tmp_path: Path, children: Callable[[], list[psutil.Process]]) -> None:
     folder = write_word_model(tmp_path / "model", "Ġone", "Ġtwo")
     llm = LLM(
         folder, load_format="dummy", seed=1, device="cpu", threads=1, max_num_seqs=16, max_model_len=64, dtype="float32"
     )
-    assert len(psutil.Process().children()) == 4
+    assert len(children()) == 4
     greedy: Any = {"max_tokens": 4, "temperature": 0, "ignore_eos": True}
     prompts = [[1 + place % 200, 1 + place % 7] for place in range(200)]
     answers = llm.generate(prompts, **greedy)
@@ -500,7 +511,7 @@ def test_a_model_answers_until_its_worker_dies(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(llm.generate, [[5]] * 400, max_tokens=60, ignore_eos=True)
-        (worker,) = [each for each in psutil.Process().children() if "gpu_worker" in each.cmdline()]
+        (worker,) = [each for each in children() if "gpu_worker" in each.cmdline()]
         worker.kill()
         failed = waits.exception(30)
         assert isinstance(failed, StepaheadError)
@@ -508,4 +519,4 @@ def test_a_model_answers_until_its_worker_dies(tmp_path: Path) -> None:
     with pytest.raises(ServerLostError, match="worker is gone"):
         llm.generate("one")
     llm.close()
-    assert not psutil.Process().children()
+    assert not children()
