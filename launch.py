@@ -13,24 +13,24 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 from checkpoint import CheckpointError
-from frontend.config import FrontendConfig, ServeConfig, TextConfig
+from frontend.config import ServeConfig, TextConfig
 from frontend.text_error import TextError
-from gpu_worker.config import EngineConfig, WorkerConfig
-from protocol.endpoints import DEFAULT_ADDRESS, PrivateDirectory, url_host
+from gpu_worker.config import EngineConfig
+from protocol.endpoints import DEFAULT_ADDRESS, url_host
 from protocol.errors import ProtocolError
-from protocol.options import parse_options, to_arguments
+from protocol.options import parse_options
 from protocol.stop_signal import StopSignal
-from scheduler_proc.config import SchedulerConfig, SchedulingConfig
+from scheduler_proc.config import SchedulingConfig
 from stepahead.answer_thread import AnswerThread
 from stepahead.family import Family, StartError
 from stepahead.launch_config import LaunchConfig
 from stepahead.preflight import check_addresses, check_text, directory_for_sockets, find_model
 from stepahead.progress import Progress
-from timeline.config import CollectorConfig, TimelineConfig
+from stepahead.start import start_all, wait_until_ready, watch
+from timeline.config import TimelineConfig
 from timeline.errors import TraceError
 
 CUT_SECONDS = 3.0
@@ -41,59 +41,6 @@ ANSWER_SECONDS = 2.0
 
 MAX_TOKENS = 512
 """Of an answer to a prompt on our own command line: somebody reads along, and a small model may never end."""
-
-
-def start_all(
-    family: Family,
-    launch: LaunchConfig,
-    serve: ServeConfig,
-    engine: EngineConfig,
-    scheduling: SchedulingConfig,
-    text: TextConfig,
-    timeline: TimelineConfig,
-    run: PrivateDirectory,
-    for_clients: str,
-) -> None:
-    """Start every process; they find each other through sockets in `run`, clients find them at `for_clients`."""
-    spans = run.address("timeline")
-    # First to start, so that nobody looks for it in vain and later than the first step finds it; and last to end: what
-    # all others have recorded up to their ends, it writes.
-    family.start("timeline", "timeline collect", to_arguments(CollectorConfig(bind=spans), timeline), vital=False)
-    workers = [run.address(f"worker-{number}") for number in range(launch.workers)]
-    schedulers = [run.address(f"scheduler-{number}") for number in range(launch.schedulers)]
-    for number, address in enumerate(workers):
-        name = _name("worker", number, launch.workers)
-        config = WorkerConfig(bind=address, timeline=spans, name=name)
-        family.start(name, "gpu_worker", to_arguments(config, engine))
-    for number, address in enumerate(schedulers):
-        name = _name("scheduler", number, launch.schedulers)
-        own = tuple(workers[number :: launch.schedulers])
-        scheduler = SchedulerConfig(bind=address, worker=own, timeline=spans, name=name)
-        family.start(name, "scheduler_proc", to_arguments(scheduler, scheduling))
-    frontend = FrontendConfig(
-        scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed, timeline=spans
-    )
-    family.start("frontend", "frontend", to_arguments(frontend, text, serve))
-    family.children.append(family.children.pop(0))  # the timeline's collector is last to end
-
-
-def _name(what: str, number: int, total: int) -> str:
-    return what if total == 1 else f"{what} {number}"
-
-
-def wait_until_ready(family: Family, stop: StopSignal, seconds: float, tell: Progress) -> bool:
-    """Return True once all serve, False if told to stop before. Raises `StartError` if one can't, or time is up."""
-    deadline = time.monotonic() + seconds
-    while not family.ready:
-        if stop.is_set:
-            return False
-        left = deadline - time.monotonic()
-        if left <= 0:
-            late = ", ".join(child.name for child in family.children if not child.ready)
-            raise StartError(f"not ready within {seconds:g} s: {late}")
-        if (gone := family.listen(left, tell)) is not None:
-            raise StartError(f"{gone.name}: {gone.how_it_ended()}", 2 if gone.failure else 1)
-    return True
 
 
 def ask(family: Family, launch: LaunchConfig, address: str, prompt: str, stop: StopSignal, tell: Progress) -> None:
@@ -107,16 +54,6 @@ def ask(family: Family, launch: LaunchConfig, address: str, prompt: str, stop: S
         answer.cancel()
     elif answer.error is not None:
         raise StartError(f"the prompt was not answered: {answer.error}")
-
-
-def watch(family: Family, stop: StopSignal, tell: Progress, until: AnswerThread | None = None) -> None:
-    """Return when told to stop, or `until` is done; raises `StartError` if a child is gone before."""
-    while not stop.is_set and (until is None or until.is_alive()):
-        if any(child.drained for child in family.children):
-            raise StartError("a frontend was told to end; everything is stopped")
-        gone = family.listen(1.0 if until is not None else inf, tell)
-        if gone is not None and not stop.is_set:
-            raise StartError(f"{gone.name} is gone: {gone.how_it_ended()}; everything is stopped")
 
 
 def where(address: str, serve: ServeConfig) -> str:

@@ -4,6 +4,7 @@ from client.async_client import AsyncClient
 from client.client import BlockingStream, Client
 from client.completion import Completion, Piece, PromptToken, TokenLogprob
 from client.errors import (
+    BatchError,
     RequestFailedError,
     RequestRefusedError,
     ServerBusyError,
@@ -14,6 +15,7 @@ from client.text_stream import TextStream
 
 __all__ = [
     "AsyncClient",
+    "BatchError",
     "BlockingStream",
     "Client",
     "Completion",

@@ -1,4 +1,4 @@
-"""`python -m client "prompt"`: ask a running server."""
+"""`python -m client "prompt"`: ask a running server. `python -m client batch IN OUT` asks it a whole file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from client.ask import Settings
+from client.batch import main as batch
 from client.client import Client
 from client.errors import ServerLostError, StepaheadError
 from client.printing import print_stream
@@ -23,7 +24,10 @@ CONNECT_SECONDS = 3.0
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m client", description="Ask a running Stepahead server.", allow_abbrev=False
+        prog="python -m client",
+        description="Ask a running Stepahead server.",
+        epilog="python -m client batch IN OUT asks all that a file asks; batch --help says how.",
+        allow_abbrev=False,
     )
     parser.add_argument("prompt", help="what to ask; - reads it from standard input")
     parser.add_argument("--address", default=DEFAULT_ADDRESS, help="where the server is (%(default)s)")
@@ -61,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Stream one answer to standard output; return the exit code: 0, 1 for an error, 130 after Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["batch"]:
+        return batch(arguments[1:])
     given = _parser().parse_args(arguments)
     settings = Settings(
         max_tokens=given.max_tokens,

@@ -13,6 +13,9 @@ from client.errors import ServerLostError
 
 _Result = TypeVar("_Result")
 
+LOOK_SECONDS = 0.1
+"""How often somebody who waits may look at how far it is."""
+
 
 class ClosedError(RuntimeError):
     """The client was closed before the call."""
@@ -29,8 +32,8 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name="stepahead client", daemon=True)
         self._thread.start()
 
-    def wait(self, call: Coroutine[Any, Any, _Result]) -> _Result:
-        """Return what `call` does.
+    def wait(self, call: Coroutine[Any, Any, _Result], look: Callable[[], None] | None = None) -> _Result:
+        """Return what `call` does; meanwhile `look` is called now and then, on the caller's thread.
 
         Raises `ClosedError` after `close`, `ServerLostError` if that comes meanwhile, `RuntimeError` in a forked child.
         """
@@ -40,6 +43,8 @@ class LoopThread:
             call.close()
             raise
         try:
+            while look is not None and not concurrent.futures.wait((future,), LOOK_SECONDS).done:
+                look()
             return future.result()
         except concurrent.futures.CancelledError:
             raise ServerLostError("the client was closed") from None

@@ -58,7 +58,8 @@ class ServeConfig:
     host: str = option("host name or address that HTTP is served on", "127.0.0.1", "HOST")
     port: int = option("port that HTTP is served on", 8000, "PORT")
     api_key: str | None = option(
-        "answer only HTTP requests that bring this key; /health and the live page, which asks for it, load without",
+        "answer only HTTP requests that bring this key; /health, /ready and the live page, which asks for it, come "
+        "without",
         None,
         "KEY",
     )

@@ -99,6 +99,13 @@ class FrontendCore:
         """Return in words what is wrong with schedulers or workers; nothing if every one of them is well."""
         return "; ".join(trouble for link in self.links if (trouble := link.trouble(now)))
 
+    def closed(self, now: float) -> str:
+        """Return in words why a request that came now would not be served; nothing if it would be."""
+        if self.draining:
+            return SHUTTING_DOWN
+        reasons = [link.closed(now) for link in self.links]
+        return "; ".join(reasons) if all(reasons) else ""
+
     # ------------------------------------------------------------ from text clients
 
     def hear_client(self, identity: bytes, message: Message, now: float) -> None:
@@ -224,7 +231,7 @@ class FrontendCore:
                 _log.warning("%s: the scheduler was restarted; attaching again", link.address)
                 link.detach(now)
             case Pong():
-                link.worker_trouble = message.trouble
+                link.hear_pulse(message)
             case Totals() if link.attached is not None and message.session == link.attached.session:
                 link.totals = message
             case PrefixCacheReset() if link.attached is not None and message.session == link.attached.session:

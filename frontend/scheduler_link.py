@@ -9,7 +9,7 @@ import numpy as np
 
 from frontend.stream import Stream
 from protocol.identity import new_session
-from protocol.messages import Abort, AskTotals, Attach, Attached, Message, Ping, Submit, Totals
+from protocol.messages import Abort, AskTotals, Attach, Attached, Message, Ping, Pong, Submit, Totals
 from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS
 
 
@@ -33,6 +33,7 @@ class SchedulerLink:
         self.streams: dict[int, Stream] = {}
         self.outstanding = 0  # tokens that may still have to be worked on, of all its streams
         self.worker_trouble = ""  # what its last Pong said
+        self._serves = True  # and whether it has a worker all the same
         self.totals: Totals | None = None  # what it has counted, as it has said last
         self._asked_totals = -inf  # when it was asked that
         self._outbox: deque[Message] = deque()
@@ -69,13 +70,25 @@ class SchedulerLink:
             self._asked_totals = now
             self._outbox.append(AskTotals())
 
+    def hear_pulse(self, pong: Pong) -> None:
+        """Note what it says of its workers."""
+        self.worker_trouble = pong.trouble
+        self._serves = pong.serves
+
     def trouble(self, now: float) -> str:
-        """Return in words why it serves nobody; nothing if it does."""
+        """Return in words what is wrong with it or one of its workers; nothing if all are well."""
+        return self._absence(now) or self.worker_trouble
+
+    def closed(self, now: float) -> str:
+        """Return in words why it serves nobody; nothing if it does, be it with fewer workers than it should have."""
+        return self._absence(now) or ("" if self._serves else self.worker_trouble)
+
+    def _absence(self, now: float) -> str:
         if self.attached is None:
             return f"the scheduler at {self.address} is not attached"
         if self._waits_since is not None and now - self._waits_since > LATE_SECONDS:
             return f"the scheduler at {self.address} is silent"
-        return self.worker_trouble
+        return ""
 
     def say(self, message: Message) -> None:
         """Let a message wait."""

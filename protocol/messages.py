@@ -164,13 +164,15 @@ class Pong:
     """I am. `session` changes when the process was restarted; `step` is the last step a worker has answered.
 
     `busy` are the seconds that a worker's device has computed for the session it has, whoever asks.
-    `trouble` says what keeps a scheduler's workers from computing; nothing if all of them do.
+    `trouble` says what keeps a scheduler's workers from computing; nothing if all of them do. `serves`: one at least
+    does, so that whoever asks now is served.
     """
 
     session: Session
     step: Step
     busy: Annotated[float, Real(0.0, 1e12)] = 0.0
     trouble: Words = ""
+    serves: Annotated[bool, Flag()] = True
 
 
 # ---------------------------------------------------------------- scheduler and worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 
@@ -31,15 +31,32 @@ def parse_options(
     a config's `__post_init__` too, end the process with one line and exit code 2.
     """
     parser = _Parser(prog=program, description=description, formatter_class=_HelpFormatter, allow_abbrev=False)
+    try:
+        return _parsed(parser, configs, arguments)
+    except ValueError as error:
+        parser.exit(2, f"{program}: {error} (--help lists the options)\n")
+
+
+def options_of(values: Mapping[str, Any], *configs: type[Any]) -> tuple[Any, ...]:
+    """Return one instance of each of `configs`, as `parse_options` would of a command line that says `values`.
+
+    They are called as the fields are; None is the same as leaving one out. Raises `TypeError` for a name that no field
+    has, `ValueError` for what a value can't be, both in the command line's words.
+    """
+    fields = {field.name: field for config in configs for field in dataclasses.fields(config)}
+    if unknown := [_name(name) for name in values if name not in fields]:
+        raise TypeError(f"unrecognized arguments: {' '.join(unknown)}")
+    arguments = [part for name, value in values.items() for part in _arguments(fields[name], value)]
+    return _parsed(_Parser(allow_abbrev=False), configs, arguments)
+
+
+def _parsed(parser: _Parser, configs: Sequence[type[Any]], arguments: Sequence[str] | None) -> tuple[Any, ...]:
     for config in configs:
         hints = get_type_hints(config)
         for field in dataclasses.fields(config):
             _add(parser, field, hints[field.name])
     values = vars(parser.parse_args(arguments))
-    try:
-        return tuple(_made(config, values) for config in configs)
-    except ValueError as error:
-        parser.error(str(error))
+    return tuple(_made(config, values) for config in configs)
 
 
 def _made(config: type[Any], values: dict[str, Any]) -> Any:
@@ -72,22 +89,24 @@ def to_arguments(*configs: Any) -> list[str]:
     arguments = []
     for config in configs:
         for field in dataclasses.fields(config):
-            value = getattr(config, field.name)
-            name = _name(field.name)
-            if value is None or value == field.default:
-                continue
-            if isinstance(value, bool):
-                arguments.append(name if value else f"--no-{name[2:]}")
-            else:
-                arguments += [f"{name}={item}" for item in (value if isinstance(value, tuple) else (value,))]
+            arguments += _arguments(field, getattr(config, field.name))
     return arguments
+
+
+def _arguments(field: dataclasses.Field[Any], value: Any) -> list[str]:
+    name = _name(field.name)
+    if value is None or value == field.default:
+        return []
+    if isinstance(value, bool):
+        return [name if value else f"--no-{name[2:]}"]
+    return [f"{name}={item}" for item in (value if isinstance(value, tuple) else (value,))]
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong, and spares its reader the usage of forty options around it."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
+        raise ValueError(message)
 
 
 class _HelpFormatter(argparse.HelpFormatter):

@@ -238,7 +238,9 @@ class SchedulerProcess:
             for request in message.request.tolist():
                 self._fleet.abort(client.number, request, now)
         elif isinstance(message, Ping):
-            self._clients.say(peer, Pong(self._session, 0, trouble=self._trouble(now)))
+            troubles = [link.trouble(now, self._step_timeout) for link in self._links]
+            said = "; ".join(filter(None, troubles))
+            self._clients.say(peer, Pong(self._session, 0, trouble=said, serves=not all(troubles)))
         elif isinstance(message, AskTotals):
             self._clients.say(peer, self._fleet.totals(sum(link.busy for link in self._links)))
             for link in self._links:
@@ -246,10 +248,6 @@ class SchedulerProcess:
         elif isinstance(message, ResetPrefixCache):
             blocks = self._fleet.reset_prefix_cache()
             self._clients.say(peer, PrefixCacheReset(self._session, message.request, blocks))
-
-    def _trouble(self, now: float) -> str:
-        troubles = [link.trouble(now, self._step_timeout) for link in self._links]
-        return "; ".join(trouble for trouble in troubles if trouble)
 
     def _deliver(self, now: float) -> None:
         began = nanoseconds()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from client.errors import StepaheadError
 from protocol.lifeline import DRAINED, FAILED, PROGRESS, READY, SHARE, ChildPipes
 from protocol.stop_signal import BROKEN
 from stepahead.progress import Progress
@@ -28,7 +29,7 @@ LONGEST_WAIT_SECONDS = 3600.0
 """How long is listened at a time: times that a user may set can be longer than the system knows."""
 
 
-class StartError(Exception):
+class StartError(StepaheadError):
     """Something could not be started, or has ended; the text is for the user."""
 
     def __init__(self, text: str, code: int = 1) -> None:

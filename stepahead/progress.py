@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TextIO
 
 from protocol.progress_lines import ProgressLines
 
@@ -11,10 +12,10 @@ from protocol.progress_lines import ProgressLines
 class Progress:
     """Lines on standard error, each with the seconds since the start and the name of the process that it is about."""
 
-    def __init__(self) -> None:
-        """Start the clock."""
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """Start the clock; `stream` takes the place of standard error."""
         self._started = time.monotonic()
-        self._lines = ProgressLines(sys.stderr)
+        self._lines = ProgressLines(stream or sys.stderr)
 
     def __call__(self, name: str, text: str) -> None:
         """Say what `name` is doing."""

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from frontend.config import ServeConfig
-from launch import drain, wait_until_ready
+from launch import drain
 from protocol.stop_signal import BROKEN, StopSignal
 from stepahead.family import Family
 from stepahead.progress import Progress
+from stepahead.start import wait_until_ready
 
 LONGER_THAN_THE_SYSTEM_KNOWS = 1e23
 

@@ -864,6 +864,27 @@ def test_troubles_of_schedulers_and_their_workers_are_told_until_they_are_over()
     assert it.core.trouble(it.now) == "the scheduler at scheduler 1 is not attached"
 
 
+def test_requests_are_served_as_long_as_any_scheduler_has_any_worker_and_nothing_shuts_down() -> None:
+    it = driver(schedulers=2, attach=False)
+    assert it.core.closed(it.now) == (
+        "the scheduler at scheduler 0 is not attached; the scheduler at scheduler 1 is not attached"
+    )
+    it.attach(1)
+    assert it.core.closed(it.now) == ""
+    it.scheduler(1, Pong(it.sessions[1], 0, trouble="one of two workers is silent", serves=True))
+    assert (it.core.trouble(it.now) != "", it.core.closed(it.now)) == (True, "")
+    it.scheduler(1, Pong(it.sessions[1], 0, trouble="the worker is silent", serves=False))
+    assert it.core.closed(it.now) == "the scheduler at scheduler 0 is not attached; the worker is silent"
+    it.scheduler(1, Unattached(7))
+    it.attach(1)
+    assert it.core.closed(it.now) == "", "what was said before is of no more worth"
+    it.wait(LATE_SECONDS + 0.5)
+    assert "the scheduler at scheduler 1 is silent" in it.core.closed(it.now)
+    it.scheduler(1, Pong(it.sessions[1], 0))
+    it.core.draining = True
+    assert it.core.closed(it.now) == "the server is shutting down"
+
+
 def test_a_scheduler_that_was_not_asked_is_not_late() -> None:
     it = driver()
     it.wait(0.25)

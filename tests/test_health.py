@@ -41,12 +41,14 @@ def test_every_process_that_dies_or_stops_is_seen_and_seen_again(tmp_path: Path)
 
         def is_well(*, seconds: float = 20.0) -> None:
             wait_for_health(server.client, 200, seconds)
+            assert server.client.get("/ready").status_code == 200
             asked = server.post("completions", prompt="a", max_tokens=3, ignore_eos=True)
             assert asked.json()["usage"]["completion_tokens"] == 3
 
         def is_not_well(reason: str) -> None:
             assert wait_for_health(server.client, 503) < DETECTED_SECONDS
-            assert reason in server.client.get("/health").json()["reason"]
+            for path in ("/health", "/ready"):
+                assert reason in server.client.get(path).json()["reason"]
 
         is_well()
         for stopped, name in ((first, "worker"), (planner, "scheduler")):

@@ -907,7 +907,8 @@ async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_
     it = serve()
     others = "/metrics, /tokenize, /detokenize, /reset_prefix_cache"
     timeline = "/timeline, /timeline/live, /timeline/status, /timeline/file, /timeline/start, /timeline/stop"
-    there = f"there are /v1/completions, /v1/chat/completions, /v1/models, /health, /version, {others}, {timeline}"
+    first = "/v1/completions, /v1/chat/completions, /v1/models, /health, /ready, /version"
+    there = f"there are {first}, {others}, {timeline}"
     message = error_of(await it.client.post("/chat/completions"), 404)["message"]
     assert message == f"POST /chat/completions: there is no such path here; {there}"
     error_of(await it.client.get("/v1/" + "nothing" * 1000), 404)
@@ -1042,7 +1043,24 @@ async def test_nothing_new_is_taken_when_it_shuts_down(serve: Serve, path: str) 
     for answer in (await it.post(path, **asked(path)), await it.client.get("/v1/models")):
         error_of(answer, 503)
         assert int(answer.headers["retry-after"]) > 0
-    assert (await it.client.get("/health")).status_code == 503
+    for path in ("/health", "/ready"):
+        state = await it.client.get(path)
+        assert (state.status_code, state.json()["reason"]) == (503, "the server is shutting down")
+        assert state.headers["retry-after"] == "1"
+
+
+async def test_ready_is_whether_a_request_would_be_served_where_health_is_whether_all_is_well(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = serve(schedulers=2, attach=False, config=ServeConfig(api_key="secret"))
+    assert (await it.client.get("/ready")).json()["status"] == "unavailable"
+    it.it.attach(1)
+    ready, health = [await it.client.get(path) for path in ("/ready", "/health")]
+    assert (ready.status_code, ready.json()) == (200, {"status": "ok"})
+    assert (health.status_code, health.json()["reason"]) == (503, "the scheduler at scheduler 0 is not attached")
+    monkeypatch.setattr("frontend.http.gate.MOST_CALLS", 0)
+    full = await it.client.get("/ready")
+    assert (full.status_code, "overloaded" in full.json()["reason"]) == (503, True)
 
 
 async def test_before_a_scheduler_is_there_everything_is_503(serve: Serve) -> None:

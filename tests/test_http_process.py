@@ -214,6 +214,7 @@ def test_sigterm_lets_what_runs_finish_and_answers_new_work_with_503(
         scheduler.take(Submit)
         server.process.send_signal(signal.SIGTERM)
         wait_for_health(server.client, 503)
+        assert server.client.get("/ready").json()["reason"] == "the server is shutting down"
         refused = server.post("completions", prompt="a", stream=stream)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert "shutting down" in refused.json()["error"]["message"]

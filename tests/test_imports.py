@@ -53,6 +53,7 @@ START_WITHOUT_TORCH = [
     "frontend.process",
     "frontend.http.app",
     "launch",
+    "stepahead.llm",
 ]
 
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal"}
@@ -180,7 +181,11 @@ def test_no_address_is_open_to_other_hosts() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("module", "unwanted"),
-    [*((module, "torch") for module in START_WITHOUT_TORCH), ("gpu_worker.building", "transformers")],
+    [
+        *((module, "torch") for module in START_WITHOUT_TORCH),
+        ("gpu_worker.building", "transformers"),
+        ("stepahead", "frontend"),
+    ],
 )
 def test_starting_loads_nothing_heavy_that_is_not_needed(module: str, unwanted: str) -> None:
     code = f"import sys, {module}; print(*(name for name in sys.modules if name.partition('.')[0] == '{unwanted}'))"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ import pytest
 
 import launch
 from client import Client, RequestFailedError
+from client.batch import main as batch
 from protocol.stop_signal import BROKEN
 from tests.http_server import free_port
 from tests.launched import END_SECONDS, LAUNCH, ROOT, Launched, launched
@@ -302,7 +304,7 @@ def test_help_calls_us_what_we_were_called(
 STORIES = [f"Once upon a time there were {number} bears. They" for number in range(8)]
 
 
-def test_http_gives_the_same_text_streamed_and_not_alone_and_among_others(
+def test_http_gives_the_same_text_streamed_and_not_alone_among_others_and_in_a_batch(
     tmp_path: Path, default_model_path: Path
 ) -> None:
     port = free_port()
@@ -333,6 +335,16 @@ def test_http_gives_the_same_text_streamed_and_not_alone_and_among_others(
             model=model.id, temperature=0, messages=[{"role": "user", "content": "What is the capital of France?"}]
         )
         assert chat.choices[0].message.content == "The capital of France is Paris."
+        asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        bodies = [{"prompt": story, "max_tokens": 12, "temperature": 0} for story in STORIES]
+        line = {"method": "POST", "url": "/v1/completions"}
+        asked.write_text(
+            "".join(json.dumps({"custom_id": each["prompt"], "body": each} | line) + "\n" for each in bodies)
+        )
+        assert batch([str(asked), str(answered), f"--url=http://127.0.0.1:{port}/v1"]) == 0
+        lines = [json.loads(each) for each in answered.read_text().splitlines()]
+        batched = {each["custom_id"]: each["response"]["body"]["choices"][0]["text"] for each in lines}
+        assert [batched[story] for story in STORIES] == together[0]
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == 0
     assert "Traceback" not in run.said

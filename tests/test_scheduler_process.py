@@ -234,7 +234,9 @@ def test_a_step_that_hangs_is_said_with_every_pong_until_it_ends(tmp_path: Path)
 
         def trouble() -> str:
             client.say(Ping())
-            return client.expect(Pong).trouble
+            pong = client.expect(Pong)
+            assert pong.serves == (not pong.trouble)
+            return pong.trouble
 
         assert trouble() == ""
         client.submit(submit(1, [1], 10, ignore_eos=True))
@@ -244,11 +246,12 @@ def test_a_step_that_hangs_is_said_with_every_pong_until_it_ends(tmp_path: Path)
         assert trouble() == ""
 
 
-def test_a_second_worker_that_never_came_is_said(tmp_path: Path) -> None:
+def test_a_second_worker_that_never_came_is_said_and_the_first_one_serves(tmp_path: Path) -> None:
     addresses = [f"ipc://{tmp_path / f'worker-{number}'}" for number in range(2)]
     with StubWorker(addresses[0]), scheduler(tmp_path, *addresses) as bound, ThinClient(bound) as client:
         client.say(Ping())
-        assert client.expect(Pong).trouble == f"the worker at {addresses[1]} has no session"
+        pong = client.expect(Pong)
+        assert (pong.trouble, pong.serves) == (f"the worker at {addresses[1]} has no session", True)
 
 
 def test_a_new_incarnation_ends_the_requests_of_the_old_one(tmp_path: Path) -> None:

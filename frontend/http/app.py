@@ -68,10 +68,11 @@ class Api:
 
     async def health(self) -> Response:
         """Say whether all processes are well, and what is wrong if they are not."""
-        trouble = SHUTTING_DOWN if self._core.draining else self._core.trouble(self._clock.now)
-        if trouble:
-            return JSONResponse({"status": "unavailable", "reason": trouble}, 503, RETRY_AFTER)
-        return JSONResponse({"status": "ok"})
+        return _state(SHUTTING_DOWN if self._core.draining else self._core.trouble(self._clock.now))
+
+    async def ready(self) -> Response:
+        """Say whether a request that came now would be served, and why not if it would not be."""
+        return _state(self._core.closed(self._clock.now) or self._gate.full)
 
     async def version(self) -> Response:
         """Say which version this is."""
@@ -113,7 +114,7 @@ class Api:
 
 
 def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig, desk: Desk) -> FastAPI:
-    """Return the application: OpenAI's endpoints, /health, /version, /metrics, those of tokens, cache and timeline."""
+    """Return the application: OpenAI's endpoints, those about the server's state, of tokens, cache and timeline."""
     gate = Gate(core, callers, config.max_body_mib)
     api = Api(core, callers, clock, gate)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -129,6 +130,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     app.get("/v1/models", response_model=None)(api.models)
     app.get("/v1/models/{model:path}", response_model=None)(api.model)
     app.get("/health", response_model=None)(api.health)
+    app.get("/ready", response_model=None)(api.ready)
     app.get("/version", response_model=None)(api.version)
     add_metrics(app, core, clock)
     add_tokens(app, core, gate)
@@ -165,6 +167,12 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     if config.api_key is not None:
         app.add_middleware(KeyGuard, key=config.api_key)
     return app
+
+
+def _state(trouble: str) -> Response:
+    if trouble:
+        return JSONResponse({"status": "unavailable", "reason": trouble}, 503, RETRY_AFTER)
+    return JSONResponse({"status": "ok"})
 
 
 def _version() -> str:

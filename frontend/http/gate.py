@@ -33,14 +33,21 @@ class Gate:
     async def read(self, request: Request, make: Callable[[bytes], _Read]) -> _Read:
         """Return what `make` makes of a request's body; raises `ApiError`."""
         self.check_open()
-        if len(self._callers) + self._arriving >= MOST_CALLS:
-            raise unavailable(f"the server is overloaded: {MOST_CALLS} requests are being answered")
+        if self.full:
+            raise unavailable(self.full)
         self._arriving += 1
         try:
             body = await read_body(request, self._most_mib)
             return await self._callers.in_turn(lambda: make(body))
         finally:
             self._arriving -= 1
+
+    @property
+    def full(self) -> str:
+        """Why there is no room for one more; nothing if there is."""
+        if len(self._callers) + self._arriving < MOST_CALLS:
+            return ""
+        return f"the server is overloaded: {MOST_CALLS} requests are being answered"
 
     def check_open(self) -> Attached:
         """Return what is served; raises `ApiError` if no request can be taken now."""

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from frontend.http.errors import ApiError
 from frontend.http.page_files import PAGE_PATHS
 
-OPEN_PATHS = PAGE_PATHS | {"/health"}
+OPEN_PATHS = PAGE_PATHS | {"/health", "/ready"}
 
 
 class KeyGuard:
