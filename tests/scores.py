@@ -24,7 +24,7 @@ def by_transformers(model: Any, prompt: list[int], most: int) -> Told:
     return told
 
 
-def assert_same_scores(told: Told, expected: Told, within: float = 1e-4) -> None:
+def assert_same_scores(told: Told, expected: Told, within: float = 5e-4) -> None:
     """Assert that two say the same but for rounding, by which those that are as likely may change places."""
     assert len(told) == len(expected)
     for (entries, rank), (others, other_rank) in zip(told, expected, strict=True):

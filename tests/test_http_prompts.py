@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from tokenizers import processors
 
 from frontend import intake
 from protocol.messages import Finish, Submit
@@ -28,7 +29,8 @@ async def serve() -> AsyncIterator[Serve]:
     drivers: list[HttpDriver] = []
 
     def make(script: Callable[[Submit], list[int]] = ends_by_itself, **settings: Any) -> HttpDriver:
-        drivers.append(HttpDriver(word_text(*WORDS), script, vocab_size=300, max_model_len=64, **settings))
+        text = settings.pop("text", None) or word_text(*WORDS)
+        drivers.append(HttpDriver(text, script, vocab_size=300, max_model_len=64, **settings))
         return drivers[-1]
 
     yield make
@@ -82,6 +84,12 @@ async def test_with_log_probabilities_the_prompts_tokens_are_among_them_and_the_
 
 
 async def test_what_a_tokenizer_puts_in_front_has_no_place_in_the_text(serve: Serve) -> None:
+    text = word_text(*WORDS)
+    begins = processors.TemplateProcessing(single="</s> $A", special_tokens=[("</s>", EOS)])
+    text.tokenizer.tokenizer.post_processor = begins
+    (choice,) = await choices_of(serve(text=text), prompt="AB", echo=True, logprobs=0)
+    assert (choice["text"], choice["logprobs"]["tokens"][:4]) == ("AB one two", ["</s>", "A", "B", " one"])
+    assert choice["logprobs"]["text_offset"][:4] == [0, 0, 1, 2]
     (choice,) = await choices_of(serve(), prompt=[EOS, A, B], echo=True, logprobs=0)
     assert choice["text"] == "</s>AB one two"
     assert choice["logprobs"]["text_offset"][:4] == [0, 4, 5, 6]
@@ -165,6 +173,8 @@ async def test_echo_and_prompt_log_probabilities_each_have_as_many_as_they_asked
     (choice,) = (await serve().post("completions", **body)).json()["choices"]
     assert [each and len(each) for each in choice["logprobs"]["top_logprobs"]] == [None, 1, 1]
     assert [each and len(each) for each in choice["prompt_logprobs"]] == [None, 2, 3], "B is among its likeliest"
+    (choice,) = (await serve().post("completions", **body | {"logprobs": 2, "prompt_logprobs": 0})).json()["choices"]
+    assert [each and len(each) for each in choice["prompt_logprobs"]] == [None, 1, 1]
 
 
 @pytest.mark.parametrize(
