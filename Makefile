@@ -2,7 +2,9 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# pip would do it with one core. A package's templates may be no Python; as pip, we do not mind.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 STAMP := $(VENV)/.installed-from-pyproject
 DEV_STAMP := $(VENV)/.installed-for-development
 
@@ -57,12 +59,14 @@ $(STAMP): pyproject.toml
 	@echo 'installing into $(VENV): some minutes, 1.5 GB; more if pip chooses a CUDA build of torch (README, "Which torch")' >&2
 	$(if $(strip $(TORCH)),@$(PIP_INSTALL) $(TORCH))
 	@$(PIP_INSTALL) --config-settings editable_mode=compat -e '.[draw]'
+	@$(COMPILE)
 	@touch $@
 
 # What tests need and users do not.
 $(DEV_STAMP): $(STAMP)
 	@echo 'installing what the tests need, 1 GB: a minute or two' >&2
 	@$(PIP_INSTALL) --config-settings editable_mode=compat -e '.[dev]'
+	@$(COMPILE)
 	@touch $@
 
 # Caches and build leftovers. The environment stays; to make it anew, delete .venv.

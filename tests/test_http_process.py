@@ -184,6 +184,7 @@ def test_a_client_that_does_not_read_gets_everything_later_in_larger_pieces_and_
         assert len(pieces) < 3000, "nothing of it was gathered"
 
 
+@pytest.mark.alone
 def test_a_huge_body_is_413_at_once_and_takes_no_memory(server: HttpServer) -> None:
     began = time.monotonic()
     answer = server.post("completions", prompt="a" * 50_000_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -80,11 +80,12 @@ def test_who_wants_to_be_alone_does_not_wait_for_those_that_come_later(turns: li
     later.leave()
 
 
-def test_a_turn_ends_with_an_error_too(turns: list[Turns]) -> None:
-    with pytest.raises(ZeroDivisionError), turns[0].alone():
+@pytest.mark.parametrize("turn", [Turns.alone, Turns.beside_others])
+def test_a_turn_ends_with_an_error_too(
+    turns: list[Turns], turn: Callable[[Turns], AbstractContextManager[None]]
+) -> None:
+    with pytest.raises(ZeroDivisionError), turn(turns[0]):
         raise ZeroDivisionError
-    with pytest.raises(ZeroDivisionError), turns[0].beside_others():
-        raise ZeroDivisionError
-    last = Visit(turns[1].alone())
-    assert last.comes()
-    last.leave()
+    next_one = Visit(turns[1].alone())
+    assert next_one.comes()
+    next_one.leave()
