@@ -176,7 +176,7 @@ class FrontendCore:
                 self._answer(identity, peer, chunk, now)
             return
         self.counters["accepted"] += 1
-        self.tally.prompt_tokens += len(streams[0].submit.prompt)
+        self.tally.prompt(len(streams[0].submit.prompt))
         peer.requests[ask.request] = streams
         self._limited.update(stream for stream in streams if stream.deadline < inf)
         for stream in streams:
@@ -267,6 +267,8 @@ class FrontendCore:
             stream = link.streams.get(row.request)
             if stream is None:
                 self.counters["overshoot_tokens"] += len(row.tokens)
+                if row.timing is not None and (stopped := link.stopped.pop(row.request, None)) is not None:
+                    self.tally.phases(stopped, row.timing)
             else:
                 self._delta(link, stream, row, now)
 
@@ -311,6 +313,8 @@ class FrontendCore:
             self._end(stream, row.finish, row.error, abort=False)
         elif news:
             self._has_news(stream)
+        if row.timing is not None:
+            self.tally.phases(stream, row.timing)
 
     def _scores(self, stream: Stream, first: int, scores: Scores) -> str:
         """Take what is said of a prompt's tokens from the `first` on; return what is missing before, if anything."""
