@@ -73,9 +73,7 @@ class HttpAnswer:
                 del self._unread[: len(piece)]
                 body += piece
                 self._left -= len(piece)
-                if self._left > 2:
-                    break
-            if len(self._unread) < self._left:  # the line's end behind a chunk
+            if len(self._unread) < self._left:  # of the chunk, or the line's end behind it
                 break
             end = self._unread.find(b"\r\n", self._left)
             if end < 0:

@@ -252,6 +252,15 @@ async def test_a_server_that_is_not_there_is_an_error_of_every_request() -> None
     assert [each.error for each in courses] == ["no connection"] * 2
 
 
+async def test_nobody_is_asked_before_it_is_due() -> None:
+    async with serving(whole) as port:
+        begin = clock() + 0.05
+        courses = await ServeClient(errand(port, due=[0.0, 0.1, 0.2])).run(begin)
+    assert [each.due - begin for each in courses] == pytest.approx([0.0, 0.1, 0.2])
+    assert all(each.sent >= each.due for each in courses)
+    assert lateness(courses, scheduled=True)["own_ms"] == lateness(courses, scheduled=True)["behind_ms"]
+
+
 async def test_what_waits_for_room_is_behind_schedule_and_the_generator_is_not_late() -> None:
     under_way = most = 0
 
