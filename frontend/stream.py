@@ -45,6 +45,7 @@ class Stream:
         """
         self.peer = peer
         self.label = ask.request
+        self.name = ""  # what its request is called in the log
         self.index = index
         self.submit = submit
         self.deadline = deadline
