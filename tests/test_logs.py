@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import launch
@@ -247,6 +248,12 @@ async def test_what_fails_by_itself_is_logged_with_the_request(
     (record,) = [record for record in logged.records if record.exc_info]
     assert vars(record)["request"] == "mine"
     assert [line["request"] for line in lines_of(logged)] == ["mine"]
+    monkeypatch.setattr("frontend.http.app._version", broken)
+    calm = httpx.ASGITransport(http.app, raise_app_exceptions=False)  # as a server is
+    async with httpx.AsyncClient(transport=calm, base_url="http://test", headers=http.client.headers) as client:
+        answer = await client.get("/version", headers={"x-request-id": "mine"})
+    error_of(answer, 500)
+    assert answer.headers["x-request-id"] == "mine"
 
 
 async def test_two_requests_of_the_same_name_are_both_right(http: HttpDriver, logged: pytest.LogCaptureFixture) -> None:
