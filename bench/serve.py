@@ -156,7 +156,7 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     ]
     tell("serve", f"warming up {model} at {target.base_url}, prompts are {prompts}")
     with ServeClients(errands) as clients:
-        tell("serve", "requests for " + (f"{given.seconds:g} s" if count is None else f"{count:,} requests"))
+        tell("serve", f"requests for {given.seconds:g} s" if count is None else f"{count:,} requests")
         done = clients.run()
     courses = [course for each in done for course in each.courses]
     shares = [each.core_share for each in done]
