@@ -21,6 +21,7 @@ from frontend.text_error import TextError
 from gpu_worker.config import EngineConfig
 from protocol.endpoints import DEFAULT_ADDRESS, url_host
 from protocol.errors import ProtocolError
+from protocol.logs import LogConfig, set_up_logs
 from protocol.options import parse_options
 from protocol.stop_signal import StopSignal
 from scheduler_proc.config import SchedulingConfig
@@ -28,7 +29,7 @@ from stepahead.answer_thread import AnswerThread
 from stepahead.family import Family, StartError
 from stepahead.launch_config import LaunchConfig
 from stepahead.preflight import check_addresses, check_text, directory_for_sockets, find_model
-from stepahead.progress import Progress
+from stepahead.progress import PROCESS, Progress
 from stepahead.start import start_all, wait_until_ready, watch
 from timeline.config import TimelineConfig
 from timeline.errors import TraceError
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     1 is a part that failed, 2 a mistake of the user, 130 a --prompt that was interrupted.
     """
-    launch, serve, engine, scheduling, text, timeline = parse_options(
+    launch, serve, engine, scheduling, text, timeline, logs = parse_options(
         _program(),
         "Serve a language model: a frontend, a scheduler one step ahead, and a GPU worker.",
         LaunchConfig,
@@ -111,10 +112,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SchedulingConfig,
         TextConfig,
         TimelineConfig,
+        LogConfig,
         arguments=arguments,
     )
     stop = StopSignal()
-    tell = Progress()
+    if logs.json:  # this process itself says nothing but what `tell` does
+        set_up_logs(PROCESS, logs)
+    tell = Progress(logs=logs)
     if launch.prompt is not None:  # nobody but us will ask
         serve = replace(serve, http=False, api_key=None)
     try:
@@ -131,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     family.selector.register(stop, selectors.EVENT_READ)
     served = broken = False
     try:
-        start_all(family, launch, serve, engine, scheduling, text, timeline, run, address)
+        start_all(family, launch, serve, engine, scheduling, text, timeline, run, address, logs)
         served = wait_until_ready(family, stop, launch.start_timeout, tell)
         if served:
             prompt = launch.prompt or launch.first_prompt

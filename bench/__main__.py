@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from bench import arrivals, decode, headline, interference, prefill, recording, scheduler, simulate, throughput
+from bench import arrivals, decode, headline, interference, prefill, recording, scheduler, serve, simulate, throughput
 from bench.contestant import BenchmarkError
 from checkpoint import CheckpointError
 from protocol.errors import ProtocolError
@@ -25,6 +25,7 @@ BENCHMARKS = {
     "prefill": prefill,
     "interference": interference,
     "arrivals": arrivals,
+    "serve": serve,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 
 from checkpoint import CheckpointError
@@ -13,6 +12,7 @@ from frontend.text_error import TextError
 from protocol.descriptors import allow_many_descriptors
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
+from protocol.logs import LogConfig, set_up_logs
 from protocol.options import parse_options
 from protocol.stop_signal import StopSignal
 
@@ -20,11 +20,16 @@ from protocol.stop_signal import StopSignal
 def main() -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
     allow_many_descriptors()
-    logging.basicConfig(format="frontend: %(message)s", level=logging.INFO)
-    config, text, serve = parse_options(
-        "python -m frontend", "Put text and HTTP in front of token schedulers.", FrontendConfig, TextConfig, ServeConfig
+    config, text, serve, logs = parse_options(
+        "python -m frontend",
+        "Put text and HTTP in front of token schedulers.",
+        FrontendConfig,
+        TextConfig,
+        ServeConfig,
+        LogConfig,
     )
-    lifeline = Lifeline("frontend", config.lifeline)
+    set_up_logs(config.name, logs)
+    lifeline = Lifeline(config.name, config.lifeline, logs)
     try:
         with FrontendProcess(config, text, serve, lifeline, StopSignal()) as process:
             asyncio.run(process.run())

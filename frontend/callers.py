@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from frontend.core import FrontendCore
 from protocol.awake_clock import AwakeClock
+from protocol.logs import REQUEST
 from protocol.messages import Chunk, Generate
 
 _PREFIX = b"\0local"
@@ -107,7 +108,7 @@ class Caller:
         self._clock = clock
         self._in_turn = in_turn
         self._forget = forget
-        self._peer = core.join(identity, clock.now)
+        self._peer = core.join(identity, clock.now, REQUEST.get())
         self._told = asyncio.Event()
         self._asking: asyncio.Future[None] | None = None
 

@@ -64,6 +64,10 @@ class ServeConfig:
         "KEY",
     )
     max_body_mib: float = option("MiB that an HTTP request may have", 8.0, "MIB")
+    log_requests: bool = option(
+        "a line on standard error for each answer that has ended: whose, how, tokens and seconds; never what was said",
+        False,
+    )
     drain_timeout: float = option(
         "seconds that running requests get to finish after SIGTERM or Ctrl-C", 30.0, "SECONDS"
     )

@@ -12,6 +12,7 @@ from frontend.cache_reset import CacheReset
 from frontend.delta_rows import DeltaRow, rows_of
 from frontend.intake import Intake
 from frontend.model_text import ModelText
+from frontend.request_log import RequestLog
 from frontend.scheduler_link import SchedulerLink
 from frontend.stream import NO_TOKENS, Stream
 from frontend.tally import Tally
@@ -20,6 +21,7 @@ from frontend.text_peer import TextPeer
 from protocol.errors import FieldError, ProtocolError
 from protocol.identity import new_session
 from protocol.logprobs import Scores
+from protocol.logs import about_request
 from protocol.messages import (
     Attached,
     Cancel,
@@ -62,9 +64,12 @@ class FrontendCore:
     which steps compute what of their prompt, and lets them wait for these, one behind the other in its queue.
     """
 
-    def __init__(self, intake: Intake, schedulers: Iterable[str], now: float) -> None:
+    def __init__(
+        self, intake: Intake, schedulers: Iterable[str], now: float, request_log: RequestLog | None = None
+    ) -> None:
         """Begin with nobody attached; `schedulers` are addresses, and links are named by their index."""
         self._intake = intake
+        self.request_log = request_log or RequestLog(lambda: now, on=False)
         self.links = [SchedulerLink(address, now) for address in schedulers]
         for link in self.links:
             link.attach()
@@ -134,9 +139,9 @@ class FrontendCore:
         if identity in self.peers:
             self._answer(identity, self.peers[identity], message, now)
 
-    def join(self, identity: bytes, now: float) -> TextPeer:
-        """Take in a client that lives in this process, until `client_gone`."""
-        peer = self.peers[identity] = TextPeer(new_session(), now, local=True)
+    def join(self, identity: bytes, now: float, name: str = "") -> TextPeer:
+        """Take in a client that lives in this process, until `client_gone`; its log lines call it `name`."""
+        peer = self.peers[identity] = TextPeer(new_session(), now, local=True, name=name)
         return peer
 
     def client_gone(self, identity: bytes) -> None:
@@ -170,20 +175,22 @@ class FrontendCore:
             self._refuse(identity, peer, ask.request, error, now)
             return
         except Exception:  # as in `_fail`, before there is a stream
-            self._note_failure()
+            self._note_failure(peer.name_of(ask.request))
             for index in range(ask.n):
                 chunk = Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0, index=index)
                 self._answer(identity, peer, chunk, now)
             return
         self.counters["accepted"] += 1
-        self.tally.prompt_tokens += len(streams[0].submit.prompt)
+        self.tally.prompt(len(streams[0].submit.prompt))
         peer.requests[ask.request] = streams
         self._limited.update(stream for stream in streams if stream.deadline < inf)
         for stream in streams:
+            stream.name = peer.name_of(ask.request)
             self._place(stream, now)
 
     def _refuse(self, identity: bytes, peer: TextPeer, request: int, error: TextError, now: float) -> None:
         self.counters["refused"] += 1
+        self.request_log.refused(peer.name_of(request))
         chunk = Chunk(request, "", NO_TOKENS, Finish.REFUSED, error.reason, 0, 0, error.at_fault, error.code)
         self._answer(identity, peer, chunk, now)
 
@@ -267,6 +274,8 @@ class FrontendCore:
             stream = link.streams.get(row.request)
             if stream is None:
                 self.counters["overshoot_tokens"] += len(row.tokens)
+                if row.timing is not None and (stopped := link.stopped.pop(row.request, None)) is not None:
+                    self.tally.phases(stopped, row.timing)
             else:
                 self._delta(link, stream, row, now)
 
@@ -311,6 +320,8 @@ class FrontendCore:
             self._end(stream, row.finish, row.error, abort=False)
         elif news:
             self._has_news(stream)
+        if row.timing is not None:
+            self.tally.phases(stream, row.timing)
 
     def _scores(self, stream: Stream, first: int, scores: Scores) -> str:
         """Take what is said of a prompt's tokens from the `first` on; return what is missing before, if anything."""
@@ -395,12 +406,12 @@ class FrontendCore:
 
     def _fail(self, stream: Stream) -> None:
         """End a stream at an exception that nobody foresaw: it is no reason to end all others."""
-        self._note_failure()
+        self._note_failure(stream.name)
         stream.fail(FAILED)
 
-    def _note_failure(self) -> None:
+    def _note_failure(self, name: str) -> None:
         self.counters["failed"] += 1
-        _log.exception("a request failed")
+        _log.exception("a request failed", extra=about_request(name))
 
     def _ended(self, stream: Stream, *, abort: bool) -> None:
         self._let_go(stream, abort=abort)
@@ -410,6 +421,7 @@ class FrontendCore:
         """Be done with a stream that has ended: of nobody, and with `abort` of no scheduler either, any more."""
         self._limited.discard(stream)
         self.tally.end(stream)
+        self.request_log.ended(stream)
         if self._unplaced.pop(stream, None) is not None:
             return
         link = next(link for link in self.links if link.streams.get(stream.request) is stream)

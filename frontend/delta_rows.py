@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from protocol.logprobs import Logprobs, Scores
 from protocol.messages import EXPLAINED, Deltas, Finish
 
 
+class Timing(NamedTuple):
+    """When a scheduler did what of a request, in seconds since it came there; -1 for what never happened.
+
+    They are in order: all are of one clock that never goes back.
+    """
+
+    planned: float  # first put into a step
+    first_token: float
+    last_token: float
+    end: float
+
+
 class DeltaRow(NamedTuple):
     """What is new in one request: `tokens` that begin at `offset` of its output, and its end if it came.
 
-    `cached` tokens of its prompt were not computed.
+    `cached` tokens of its prompt were not computed. One that ended has a `timing`.
     """
 
     request: int
@@ -23,6 +36,7 @@ class DeltaRow(NamedTuple):
     cached: int = 0
     logprobs: Logprobs | None = None  # of its tokens, if it has some
     scores: tuple[int, Scores] | None = None  # of its prompt's tokens from this one on, if there are new ones
+    timing: Timing | None = None
 
 
 def rows_of(deltas: Deltas) -> Iterator[DeltaRow]:
@@ -31,15 +45,18 @@ def rows_of(deltas: Deltas) -> Iterator[DeltaRow]:
     listed = [] if logprobs is None else logprobs.count.tolist()
     scores = _scores(deltas)
     tokens, at, errors = deltas.token.tolist(), 0, iter(deltas.errors)
+    moments = iter(deltas.timing.tolist())
     columns = (deltas.request, deltas.offset, deltas.count, deltas.finish, deltas.cached)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for row, (request, offset, length, ended, cached) in enumerate(rows):
         finish = Finish(ended)
         error = next(errors) if finish in EXPLAINED else ""
+        timing = None if finish is Finish.RUNNING else Timing(*islice(moments, len(Timing._fields)))
         part = None
         if logprobs is not None and any(listed[at : at + length]):
             part = logprobs.part(at, at + length)
-        yield DeltaRow(request, offset, tokens[at : at + length], finish, error, cached, part, scores.get(row))
+        told = scores.get(row)
+        yield DeltaRow(request, offset, tokens[at : at + length], finish, error, cached, part, told, timing)
         at += length
 
 

@@ -22,6 +22,7 @@ from frontend.core import LOOK_AROUND_SECONDS, FrontendCore
 from frontend.drain import Drain
 from frontend.intake import Intake
 from frontend.model_text import ModelText
+from frontend.request_log import RequestLog
 from frontend.timeline_desk import Question, TimelineDesk, TimelineUnavailableError
 from frontend.turn import for_a_turn
 from frontend.wake import Wake
@@ -124,7 +125,8 @@ class FrontendProcess:
             self._desk = TimelineDesk(self._timeline)
             self._questions: set[asyncio.Task[None]] = set()  # asyncio itself does not hold on to them
             intake = Intake(text, defaults, lambda: seeds.getrandbits(64), self._recorder)
-            self._core = FrontendCore(intake, config.scheduler, self._clock.turn())
+            request_log = RequestLog(lambda: self._clock.now, on=serve.log_requests)
+            self._core = FrontendCore(intake, config.scheduler, self._clock.turn(), request_log)
             self._wake = Wake(stop)
             self._callers = Callers(self._core, self._clock, self._wake.set)
             self._clients = deque((self._hear_socket, self._callers.do_next))  # whose turn is next comes first

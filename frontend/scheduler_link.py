@@ -9,7 +9,7 @@ import numpy as np
 
 from frontend.stream import Stream
 from protocol.identity import new_session
-from protocol.messages import Abort, AskTotals, Attach, Attached, Message, Ping, Pong, Submit, Totals
+from protocol.messages import Abort, AskTotals, Attach, Attached, Finish, Message, Ping, Pong, Submit, Totals
 from protocol.sockets import HEARTBEAT_SECONDS, LATE_SECONDS
 
 
@@ -31,6 +31,7 @@ class SchedulerLink:
         self.asked = now  # when it was last asked how it is
         self._waits_since: float | None = None  # when it was first asked since it was heard, if it was
         self.streams: dict[int, Stream] = {}
+        self.stopped: dict[int, Stream] = {}  # ended by stop strings; its last word on each has still to come
         self.outstanding = 0  # tokens that may still have to be worked on, of all its streams
         self.worker_trouble = ""  # what its last Pong said
         self._serves = True  # and whether it has a worker all the same
@@ -52,6 +53,7 @@ class SchedulerLink:
         self.incarnation = new_session()
         self._outbox.clear()
         self._ended.clear()
+        self.stopped.clear()
         self.attach()
 
     def hear(self, now: float) -> None:
@@ -106,6 +108,8 @@ class SchedulerLink:
         self.outstanding -= stream.outstanding
         if abort and self.attached is not None:
             self._ended.append(stream.request)
+            if stream.finish is Finish.STOP:
+                self.stopped[stream.request] = stream
 
     def give_back_all(self) -> list[Stream]:
         """Let go of every stream, for somebody else to serve."""
@@ -130,3 +134,4 @@ class SchedulerLink:
         """Assert what holds between any two events."""
         assert self.outstanding == sum(stream.outstanding for stream in self.streams.values())
         assert all(stream.request == request for request, stream in self.streams.items())
+        assert not self.streams.keys() & self.stopped.keys(), "what a stop string has ended is still awaited"

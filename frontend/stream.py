@@ -45,12 +45,15 @@ class Stream:
         """
         self.peer = peer
         self.label = ask.request
+        self.name = ""  # what its request is called in the log
         self.index = index
         self.submit = submit
         self.deadline = deadline
         self.arrived = now
-        self.newest = now  # when its last token came, if one has
+        self.first = now  # when its first token came, if one has
+        self.newest = now  # and its last one
         self.request = 0  # its id at the scheduler that has it now; a new one with every submission
+        self.resubmitted = False  # that scheduler had it from the beginning
         self.output: list[int] = []
         self.cached_tokens = 0  # of the prompt, as the scheduler that began it says
         self.finish = Finish.RUNNING
@@ -83,10 +86,11 @@ class Stream:
 
     def submission(self, request: int, now: float) -> Submit:
         """Return the message that starts it, or makes it go on after what has come so far, under a new id."""
-        again, self.request = self.request > 0, request
+        self.resubmitted, self.request = self.request > 0, request
         output = np.array(self.output, "<u4")
         # 0 would mean no limit, and what is past its deadline is ended by the caller.
         timeout = max(self.deadline - now, TIMEOUT_MIN) if self.deadline < np.inf else 0.0
+        again = self.resubmitted
         return replace(
             self.submit, request=request, output=output, timeout=timeout, again=again, scores_told=self.scored
         )

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec
 
+from frontend.delta_rows import Timing
 from frontend.stream import Stream
+from protocol.drop_log import DropLog
 from protocol.messages import Finish
 
 BOUNDS = tuple(float(f"{digits}e{power}") for power in range(-3, 3) for digits in (1, 2.5, 5))
 """Upper bounds of a histogram's buckets, in seconds: 1 ms to 500 s, three to a power of ten."""
 
+TOKEN_BOUNDS = tuple(float(f"{digits}e{power}") for power in range(6) for digits in (1, 2, 5))
+"""The same for how many tokens something has: 1 to 500,000."""
+
+COMPLETED = (Finish.STOP, Finish.LENGTH)
+
+_log = logging.getLogger("stepahead.frontend")
+_Told = ParamSpec("_Told")
+
 
 class Histogram:
-    """How often durations were how long."""
+    """How often something, a duration say, was how large."""
 
-    def __init__(self) -> None:
-        """Begin empty."""
-        self.total = 0.0  # seconds, of all
-        self._counts = [0] * (len(BOUNDS) + 1)
+    def __init__(self, bounds: Sequence[float] = BOUNDS) -> None:
+        """Begin empty; a bucket has what is above one bound and at most the next."""
+        self.bounds = bounds
+        self.total = 0.0  # of all, in seconds or tokens
+        self._counts = [0] * (len(bounds) + 1)
 
-    def observe(self, seconds: float, times: int = 1) -> None:
-        """Count a duration, so many times."""
-        self._counts[bisect_left(BOUNDS, seconds)] += times
-        self.total += seconds * times
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, so many times."""
+        self._counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     @property
     def cumulative(self) -> list[int]:
-        """How many durations were at most as long as each of `BOUNDS`, and in the end how many there were."""
+        """How many values were at most as large as each of the bounds, and in the end how many there were."""
         sums, total = [], 0
         for count in self._counts:
             total += count
@@ -35,10 +50,32 @@ class Histogram:
         return sums
 
 
+def _harmless(
+    count: Callable[Concatenate[Tally, _Told], None],
+) -> Callable[Concatenate[Tally, _Told], None]:
+    """Have what fails in a method be a line in the log: no answer ends for a number's sake."""
+
+    @functools.wraps(count)
+    def counted(self: Tally, /, *args: _Told.args, **kwargs: _Told.kwargs) -> None:
+        try:
+            count(self, *args, **kwargs)
+        except Exception as error:
+            self._lost.add(repr(error))
+
+    return counted
+
+
 class Tally:
     """Tokens, ends and durations of all answers since the start. All of it only goes up.
 
-    A request that was aborted counts as far as it came: its tokens, its first token, its end as what it was.
+    A request that was aborted counts as far as it came: its tokens, its first token, its end as what it was. What is
+    counted once for a whole answer is so of those that were completed.
+
+        read ──────── first token ─────────────────────────── last token        by this process's clock
+        └─ first_token ─┘└────────── between_tokens ──────────────┘
+        there ── first planned ── first token ─────────────── last token        by its scheduler's
+        └─ queue ─┘└── prefill ───┘└──────────── decode ──────────┘
+                   └───────────────── inference ──────────────────┘
     """
 
     def __init__(self) -> None:
@@ -48,8 +85,18 @@ class Tally:
         self.ended: Counter[Finish] = Counter()
         self.first_token = Histogram()  # from a request's being read to its answer's first token
         self.between_tokens = Histogram()  # tokens that came together have come one by one at an even pace
+        self.per_token = Histogram()  # of an answer with two tokens at least: the mean of those
         self.whole = Histogram()  # from a request's being read to the last token of an answer that was completed
+        self.queue, self.prefill, self.decode, self.inference = Histogram(), Histogram(), Histogram(), Histogram()
+        self.prompt_lengths, self.answer_lengths = Histogram(TOKEN_BOUNDS), Histogram(TOKEN_BOUNDS)
+        self._lost = DropLog(_log, "a number for /metrics")
 
+    @_harmless
+    def prompt(self, tokens: int) -> None:
+        """Note that a request was accepted, whose prompt has so many tokens."""
+        self.prompt_tokens += tokens
+
+    @_harmless
     def tokens(self, stream: Stream, count: int, now: float) -> None:
         """Note that `count` tokens have just come, which the stream has taken."""
         if not count:
@@ -58,12 +105,28 @@ class Tally:
         stream.newest = now
         self.generation_tokens += count
         if len(stream.output) == count:
+            stream.first = now
             self.first_token.observe(gap)
         else:
             self.between_tokens.observe(gap / count, count)
 
+    @_harmless
     def end(self, stream: Stream) -> None:
         """Note that a stream has ended."""
         self.ended[stream.finish] += 1
-        if stream.finish in (Finish.STOP, Finish.LENGTH) and stream.output:
+        if stream.finish in COMPLETED and stream.output:
             self.whole.observe(stream.newest - stream.arrived)
+            self.prompt_lengths.observe(len(stream.submit.prompt))
+            self.answer_lengths.observe(len(stream.output))
+            if (between := len(stream.output) - 1) > 0:
+                self.per_token.observe((stream.newest - stream.first) / between)
+
+    @_harmless
+    def phases(self, stream: Stream, timing: Timing) -> None:
+        """Note what its scheduler says of a stream that has ended, unless another one had begun it."""
+        if stream.finish not in COMPLETED or stream.resubmitted or timing.first_token < 0:
+            return
+        self.queue.observe(timing.planned)
+        self.prefill.observe(timing.first_token - timing.planned)
+        self.decode.observe(timing.last_token - timing.first_token)
+        self.inference.observe(timing.last_token - timing.planned)

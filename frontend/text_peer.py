@@ -24,9 +24,13 @@ class TextPeer:
     token by token. `session` names what the frontend remembers of this peer: once it was forgotten, Pong shows another.
     """
 
-    def __init__(self, session: int, now: float, *, local: bool = False) -> None:
-        """Begin, having just heard of it. A `local` one lives in this process, and says when it goes."""
+    def __init__(self, session: int, now: float, *, local: bool = False, name: str = "") -> None:
+        """Begin, having just heard of it. A `local` one lives in this process, and says when it goes.
+
+        `name` is what its requests are called in the log; each has one of its own if that is empty.
+        """
         self.session = session
+        self._name = name
         self.local = local
         self.heard = now
         self.spoke = now
@@ -34,6 +38,10 @@ class TextPeer:
         self.took = now  # since when it has taken nothing, if something waits for it
         self._answers: deque[Message] = deque()  # to its pings and its mistakes
         self._news: dict[Stream, None] = {}  # which answers have something new; a dict for its order
+
+    def name_of(self, request: int) -> str:
+        """Return what one of its requests is called in the log."""
+        return self._name or f"zmq-{self.session:x}-{request}"
 
     @property
     def answers_waiting(self) -> int:

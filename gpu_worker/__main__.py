@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from protocol.descriptors import allow_many_descriptors
 from protocol.endpoints import clear_away
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
+from protocol.logs import LogConfig, set_up_logs
 from protocol.messages import Joined
 from protocol.options import parse_options
 from protocol.sockets import bind_router
@@ -32,14 +32,15 @@ keeps one core busy, because the threads that compute then wait for the ones tha
 def main() -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
     allow_many_descriptors()
-    logging.basicConfig(format="worker: %(message)s", level=logging.INFO)
-    config, engine_config = parse_options(
+    config, engine_config, logs = parse_options(
         "python -m gpu_worker",
         "Hold one replica of a model and compute the plans of one scheduler at a time.",
         WorkerConfig,
         EngineConfig,
+        LogConfig,
     )
-    lifeline = Lifeline("worker", config.lifeline)
+    set_up_logs(config.name, logs)
+    lifeline = Lifeline(config.name, config.lifeline, logs)
     stop = StopSignal()
     with ExitStack() as undo:
         undo.callback(clear_away, config.bind)

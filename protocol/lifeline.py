@@ -17,6 +17,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from protocol.logs import TEXT, LogConfig, json_line
 from protocol.progress_lines import ProgressLines
 
 FLAG = "--lifeline"
@@ -32,13 +33,14 @@ DRAINED = "drained"
 class Lifeline:
     """The child's end. A process that was started by hand has no descriptors: it tells its terminal instead."""
 
-    def __init__(self, name: str, descriptors: str | None) -> None:
+    def __init__(self, name: str, descriptors: str | None, logs: LogConfig = TEXT) -> None:
         """Take `READ,WRITE` as given by the parent, or None; from now on the parent's death ends this process.
 
-        `name` is what the process calls itself on a terminal.
+        `name` is what the process calls itself on a terminal, where lines are as `logs` says.
         """
         self._name = name
-        self._lines = ProgressLines(sys.stderr)
+        self._json = logs.json
+        self._lines = ProgressLines(sys.stderr, redraw=not self._json)
         self._write: int | None = None
         if descriptors is None:
             return
@@ -57,7 +59,7 @@ class Lifeline:
     def share(self, done: float, text: str) -> None:
         """Tell the parent that `done`, from 0 to 1, of what takes long is over; of interest until the next news."""
         if self._write is None:
-            self._lines.show(self._name, done, f"{self._name}: {text}")
+            self._lines.show(self._name, done, self._line(text))
         else:
             self._tell(SHARE, f"{done:.4f} {text}")
 
@@ -76,11 +78,14 @@ class Lifeline:
 
     def _tell(self, what: str, text: str) -> None:
         if self._write is None:
-            self._lines.say(self._name, f"{self._name}: {text or what}")
+            self._lines.say(self._name, self._line(text or what, "error" if what == FAILED else "info"))
         else:
             line = f"{what} {' '.join(text.split())}\n"
             with contextlib.suppress(OSError):  # the parent is gone; the other pipe is about to end us
                 os.write(self._write, line.encode(errors="replace"))
+
+    def _line(self, text: str, level: str = "info") -> str:
+        return json_line(self._name, text, level) if self._json else f"{self._name}: {text}"
 
 
 def _let_kernel_end_us(read: int) -> None:

@@ -528,7 +528,8 @@ class AskTotals:
 class Totals:
     """Scheduler to client: the answer, over all of its workers. Below `blocks` is what has happened since its start.
 
-    `busy` are the seconds that devices have computed, as far as their workers have told.
+    `busy` are the seconds that devices have computed, as far as their workers have told, and `plan_bytes` how large
+    the plans of all steps were on their way to these.
     """
 
     session: Session
@@ -545,6 +546,7 @@ class Totals:
     prefill_tokens: Annotated[int, Integer()]
     cached_tokens: Annotated[int, Integer()]
     busy: Annotated[float, Real(0.0, 1e12)]
+    plan_bytes: Annotated[int, Integer()] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ class ProgressLines:
     On a terminal these share the last line, redrawn with every news; elsewhere news that come too soon are dropped.
     """
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        """Write to `stream`, which is asked once whether it is a terminal."""
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, redraw: bool = True) -> None:
+        """Write to `stream`, which is asked once whether it is a terminal; without `redraw` it is taken for none."""
         self._stream = stream
         self._clock = clock
-        self._terminal = stream.isatty()
+        self._terminal = redraw and stream.isatty()
         self._busy: dict[str, str] = {}  # who -> what its line says
         self._logged: dict[str, float] = {}  # who -> when it last had a line in a log
 

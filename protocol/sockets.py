@@ -126,8 +126,13 @@ def send_to_peer(router: zmq.Socket[bytes], peer: bytes, message: Message) -> bo
 
 def send(dealer: zmq.Socket[bytes], message: Message) -> bool:
     """Send without waiting; False if the queue is full."""
+    return send_frame(dealer, encode(message))
+
+
+def send_frame(dealer: zmq.Socket[bytes], frame: bytes) -> bool:
+    """Send what a message is encoded as, without waiting; False if the queue is full."""
     try:
-        dealer.send(encode(message), zmq.DONTWAIT)
+        dealer.send(frame, zmq.DONTWAIT)
     except zmq.Again:
         return False
     return True

@@ -177,8 +177,11 @@ class Fleet:
             settled_tokens=sum(scheduler.counters.settled_tokens for scheduler in schedulers),
         )
 
-    def totals(self, busy: float) -> Totals:
-        """Return how much there is to do and what was counted; `busy` are the seconds that devices have computed."""
+    def totals(self, busy: float, plan_bytes: int) -> Totals:
+        """Return how much there is to do and what was counted.
+
+        `busy` are the seconds that devices have computed, `plan_bytes` the bytes of what they were sent.
+        """
         load, all_counters = self.load(0), [scheduler.counters for scheduler in self._schedulers.values()]
         return Totals(
             session=self._session,
@@ -195,6 +198,7 @@ class Fleet:
             prefill_tokens=sum(counters.prefill_tokens for counters in all_counters),
             cached_tokens=sum(counters.cached_tokens for counters in all_counters),
             busy=busy,
+            plan_bytes=plan_bytes,
         )
 
     def check(self) -> None:

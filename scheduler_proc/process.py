@@ -242,7 +242,9 @@ class SchedulerProcess:
             said = "; ".join(filter(None, troubles))
             self._clients.say(peer, Pong(self._session, 0, trouble=said, serves=not all(troubles)))
         elif isinstance(message, AskTotals):
-            self._clients.say(peer, self._fleet.totals(sum(link.busy for link in self._links)))
+            busy = sum(link.busy for link in self._links)
+            plan_bytes = sum(link.plan_bytes for link in self._links)
+            self._clients.say(peer, self._fleet.totals(busy, plan_bytes))
             for link in self._links:
                 link.ask_busy()  # for the next time
         elif isinstance(message, ResetPrefixCache):

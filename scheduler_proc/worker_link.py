@@ -6,7 +6,7 @@ import logging
 
 import zmq
 
-from protocol.codec import decode
+from protocol.codec import decode, encode
 from protocol.identity import new_session
 from protocol.messages import Close, Failed, Message, Open, Opened, Ping, Plan, Pong, Refused, Result
 from protocol.sockets import (
@@ -17,6 +17,7 @@ from protocol.sockets import (
     connect_dealer,
     receive,
     send,
+    send_frame,
 )
 
 _log = logging.getLogger("stepahead.scheduler")
@@ -36,6 +37,7 @@ class WorkerLink:
         self.address = address
         self.opened: Opened | None = None
         self.refusal = ""  # why the worker said no, the last time it did
+        self.plan_bytes = 0  # of all plans, in all sessions
         self._busy = 0.0  # what the worker's device has computed in this session, in seconds
         self._busy_before = 0.0  # and in those before it
         self._credit = credit
@@ -85,7 +87,9 @@ class WorkerLink:
         if not self._unanswered:
             self._waits_since = now
         self._unanswered += 1
-        return send(self.socket, plan)
+        frame = encode(plan)
+        self.plan_bytes += len(frame)
+        return send_frame(self.socket, frame)
 
     @property
     def busy(self) -> float:

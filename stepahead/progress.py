@@ -6,16 +6,21 @@ import sys
 import time
 from typing import TextIO
 
+from protocol.logs import TEXT, LogConfig, json_line
 from protocol.progress_lines import ProgressLines
+
+PROCESS = "launch"
+"""Who writes these lines, whatever process they are about."""
 
 
 class Progress:
     """Lines on standard error, each with the seconds since the start and the name of the process that it is about."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        """Start the clock; `stream` takes the place of standard error."""
+    def __init__(self, stream: TextIO | None = None, logs: LogConfig = TEXT) -> None:
+        """Start the clock; `stream` takes the place of standard error, and lines are as `logs` says."""
         self._started = time.monotonic()
-        self._lines = ProgressLines(stream or sys.stderr)
+        self._json = logs.json
+        self._lines = ProgressLines(stream or sys.stderr, redraw=not self._json)
 
     def __call__(self, name: str, text: str) -> None:
         """Say what `name` is doing."""
@@ -28,11 +33,13 @@ class Progress:
     def failed(self, text: str) -> None:
         """Say why it all comes to nothing."""
         self._lines.end()
-        self._lines.say("", f"stepahead: {text}")
+        self._lines.say("", json_line(PROCESS, text, "error") if self._json else f"stepahead: {text}")
 
     def end(self) -> None:
         """Leave the terminal to what is said next."""
         self._lines.end()
 
     def _line(self, name: str, text: str) -> str:
+        if self._json:
+            return json_line(PROCESS, text, about=name)
         return f"[{time.monotonic() - self._started:6.1f} s] {name}: {text}"

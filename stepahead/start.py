@@ -9,6 +9,7 @@ from typing import Protocol
 from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.endpoints import PrivateDirectory
+from protocol.logs import TEXT, LogConfig
 from protocol.options import to_arguments
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
 from stepahead.family import Family, StartError
@@ -42,27 +43,28 @@ def start_all(
     timeline: TimelineConfig,
     run: PrivateDirectory,
     for_clients: str,
+    logs: LogConfig = TEXT,
 ) -> None:
     """Start every process; they find each other through sockets in `run`, clients find them at `for_clients`."""
     spans = run.address("timeline")
     # First to start, so that nobody looks for it in vain and later than the first step finds it; and last to end: what
     # all others have recorded up to their ends, it writes.
-    family.start("timeline", "timeline collect", to_arguments(CollectorConfig(bind=spans), timeline), vital=False)
+    family.start("timeline", "timeline collect", to_arguments(CollectorConfig(bind=spans), timeline, logs), vital=False)
     workers = [run.address(f"worker-{number}") for number in range(launch.workers)]
     schedulers = [run.address(f"scheduler-{number}") for number in range(launch.schedulers)]
     for number, address in enumerate(workers):
         name = _name("worker", number, launch.workers)
         config = WorkerConfig(bind=address, timeline=spans, name=name)
-        family.start(name, "gpu_worker", to_arguments(config, engine))
+        family.start(name, "gpu_worker", to_arguments(config, engine, logs))
     for number, address in enumerate(schedulers):
         name = _name("scheduler", number, launch.schedulers)
         own = tuple(workers[number :: launch.schedulers])
         scheduler = SchedulerConfig(bind=address, worker=own, timeline=spans, name=name)
-        family.start(name, "scheduler_proc", to_arguments(scheduler, scheduling))
+        family.start(name, "scheduler_proc", to_arguments(scheduler, scheduling, logs))
     frontend = FrontendConfig(
         scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed, timeline=spans
     )
-    family.start("frontend", "frontend", to_arguments(frontend, text, serve))
+    family.start("frontend", "frontend", to_arguments(frontend, text, serve, logs))
     family.children.append(family.children.pop(0))  # the timeline's collector is last to end
 
 

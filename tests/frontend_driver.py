@@ -84,10 +84,11 @@ class Driver:
         cached: int = 0,
         logprobs: Logprobs | None = None,
         scores: tuple[int, Scores] | None = None,
+        timing: Sequence[float] = (-1, -1, -1, -1),
     ) -> None:
         """Let a scheduler send tokens of one request, or scores of its prompt."""
         row: Deltas = deltas(
-            self.sessions[index], submit.request, offset, list(tokens), finish, error, cached, logprobs, scores
+            self.sessions[index], submit.request, offset, list(tokens), finish, error, cached, logprobs, scores, timing
         )
         self.scheduler(index, row)
 

@@ -49,8 +49,12 @@ def deltas(
     cached: int = 0,
     logprobs: Logprobs | None = None,
     scores: tuple[int, Scores] | None = None,
+    timing: Sequence[float] = (-1, -1, -1, -1),
 ) -> Deltas:
-    """Return Deltas of one row; `scores` are those of its prompt, and where that of the first stands."""
+    """Return Deltas of one row; `timing` is that of its end, if it has come.
+
+    `scores` are those of its prompt, and where that of the first stands.
+    """
     ended = finish is not Finish.RUNNING
     return Deltas(
         session=session,
@@ -60,7 +64,7 @@ def deltas(
         finish=np.array([finish], "<u1"),
         cached=np.array([cached], "<u4"),
         token=np.array(tokens, "<u4"),
-        timing=np.full(4 * ended, -1, "<f4"),
+        timing=np.array(timing if ended else (), "<f4"),
         errors=(error,) if finish in EXPLAINED else (),
         listed=None if logprobs is None else logprobs.count,
         listed_token=None if logprobs is None else logprobs.token,

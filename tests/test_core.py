@@ -428,6 +428,10 @@ def test_the_times_of_a_request_never_go_back() -> None:
     loop.submit(submit(2, [1] * 9, 1))
     loop.submit(submit(3, [1] * 9, 5))
     loop.abort(3)
+    for _ in range(4):
+        loop.step()
+    loop.plan()
+    assert loop.fail()  # and begins again from its tokens
     loop.drain()
     for request in (1, 2):
         planned, first, last, end = loop.received[request].timing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from prometheus_client.samples import Sample
 
 from frontend.config import ServeConfig
 from frontend.tally import BOUNDS, Histogram
-from protocol.messages import AskTotals, Cancel, Finish, Pong, Submit, Totals, Unattached
+from protocol.codec import encode
+from protocol.messages import Abort, AskTotals, Cancel, Finish, Pong, Submit, Totals, Unattached
 from protocol.sockets import HEARTBEAT_SECONDS
 from tests.core_loop import CoreLoop, submit
 from tests.fleet_loop import FleetLoop
@@ -47,6 +48,7 @@ TOTALS = Totals(
     prefill_tokens=800,
     cached_tokens=200,
     busy=12.5,
+    plan_bytes=16_000,
 )
 
 Numbers = dict[str, float]
@@ -96,6 +98,8 @@ async def test_tokens_ends_and_durations_of_an_answer_are_counted_once(serve: Se
         after = await numbers(it)
         assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == usage["prompt_tokens"]
         assert after["generation_tokens_total"] - before["generation_tokens_total"] == usage["completion_tokens"] == 6
+        assert after["request_prompt_tokens_sum"] - before["request_prompt_tokens_sum"] == 2 * usage["prompt_tokens"]
+        assert after["request_generation_tokens_sum"] - before["request_generation_tokens_sum"] == 6
         grown = {name: after[name] - before[name] for name in after if after[name] != before[name]}
         assert grown["request_success_total/stop"] == 2
         assert grown["time_to_first_token_seconds_count"] == grown["e2e_request_latency_seconds_count"] == 2
@@ -115,7 +119,108 @@ def test_durations_are_those_of_the_clock_and_tokens_that_come_together_come_at_
     assert (tally.first_token.total, tally.first_token.cumulative[-1]) == (0.5, 1)
     assert (tally.between_tokens.total, tally.between_tokens.cumulative[-1]) == (3.0, 3)
     assert (tally.whole.total, tally.whole.cumulative[-1]) == (3.5, 1)
+    assert (tally.per_token.total, tally.per_token.cumulative[-1]) == (1.0, 1)
+    assert (tally.prompt_lengths.total, tally.answer_lengths.total) == (3, 4)
     assert dict(tally.ended) == {Finish.LENGTH: 1}
+
+
+def phases(it: Driver) -> list[tuple[float, int]]:
+    """Seconds and number of queue, prefill, decode and inference."""
+    tally = it.core.tally
+    histograms = (tally.queue, tally.prefill, tally.decode, tally.inference)
+    return [(histogram.total, histogram.cumulative[-1]) for histogram in histograms]
+
+
+def test_the_parts_of_an_answers_time_are_those_that_its_scheduler_tells() -> None:
+    it = Driver(word_text(*WORDS))
+    it.generate(1, n=2)
+    first, second = it.submitted()
+    it.tokens(first, 0, [ONE, TWO], Finish.LENGTH, timing=(0.25, 1.0, 3.0, 3.0))
+    it.tokens(second, 0, [ONE], Finish.STOP, timing=(0.5, 2.0, 2.0, 2.5))
+    assert phases(it) == [(0.75, 2), (2.25, 2), (2.0, 2), (4.25, 2)]
+
+
+def test_of_what_a_stop_string_ended_they_come_with_the_schedulers_last_word() -> None:
+    it = Driver(word_text(*WORDS))
+    it.generate(1, stop=("STOP",))
+    (ask,) = it.submitted()
+    it.tokens(ask, 0, [ONE, STOP])
+    assert phases(it) == [(0, 0)] * 4
+    for _ in range(2):  # the second time it is about nobody
+        it.tokens(ask, 2, [TWO], Finish.ABORT, timing=(0.25, 1.0, 3.0, 3.5))
+        assert phases(it) == [(0.25, 1), (0.75, 1), (2.0, 1), (2.75, 1)]
+    it.generate(2, stop=("STOP",))
+    it.tokens(it.submitted()[0], 0, [STOP])
+    it.scheduler(0, Unattached(5))
+    assert not it.core.links[0].stopped, "nothing more comes of it"
+
+
+@pytest.mark.parametrize("how", ["aborted", "resubmitted", "never computed"])
+def test_what_has_no_whole_time_at_one_scheduler_has_no_parts(how: str) -> None:
+    it = Driver(word_text(*WORDS))
+    it.generate(1)
+    (ask,) = it.submitted()
+    timing: Sequence[float] = (0.25, 1.0, 3.0, 3.5)
+    known = 0
+    if how == "aborted":
+        it.client(Cancel(1))
+    elif how == "resubmitted":
+        it.tokens(ask, 0, [ONE])
+        it.scheduler(0, Unattached(5))
+        it.attach()
+        (ask,), known = it.submitted(), 1
+    else:
+        timing = (-1, -1, -1, 0.0)
+    it.tokens(ask, known, [], Finish.LENGTH, timing=timing)
+    assert phases(it) == [(0, 0)] * 4
+
+
+async def test_no_answer_ends_for_a_numbers_sake(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    it = serve()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("no such bucket")
+
+    monkeypatch.setattr(Histogram, "observe", broken)
+    answer = (await it.post("completions", prompt="hello")).json()
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] == 3
+    assert "a number for /metrics was dropped, no. 1: ZeroDivisionError('no such bucket')" in caplog.text
+
+
+def test_two_seconds_after_all_have_gone_nothing_runs_or_waits() -> None:
+    it, loop = Driver(word_text(*WORDS)), FleetLoop(opened(slots=2))
+    loop.open(0)
+    for request in range(4):
+        it.generate(request, n=2, max_tokens=50, ignore_eos=True)
+
+    def let_scheduler_hear() -> None:
+        for message in it.said_to_scheduler():
+            if isinstance(message, Submit):
+                loop.fleet.submit(7, message, it.now)
+            elif isinstance(message, Abort):
+                for number in message.request.tolist():
+                    loop.fleet.abort(7, number, it.now)
+            elif isinstance(message, AskTotals):
+                it.scheduler(0, replace(loop.fleet.totals(0.0, 0), session=100))
+
+    let_scheduler_hear()
+    loop.turn()
+    it.wait(HEARTBEAT_SECONDS, alive=[0])
+    let_scheduler_hear()
+    totals = it.core.links[0].totals
+    assert totals is not None
+    assert (totals.running, totals.waiting) == (2, 6)
+    it.core.client_gone(ME)
+    gone = it.now
+    while totals.running + totals.waiting + totals.blocks_used:
+        it.wait(0.25, alive=[0])
+        let_scheduler_hear()
+        totals = it.core.links[0].totals
+        assert totals is not None
+        assert it.now - gone < 2.0
 
 
 def test_a_bucket_has_what_is_at_most_its_bound() -> None:
@@ -206,11 +311,14 @@ async def test_what_schedulers_count_is_told_of_each_by_itself(serve: Serve) -> 
         "num_requests_running": 3,
         "num_requests_waiting": 2,
         "kv_cache_usage_perc": 0.25,
+        "kv_cache_blocks": 20,
+        "kv_cache_blocks_used": 5,
         "prefix_cache_queries_total": 1000,
         "prefix_cache_hits_total": 200,
         "num_preemptions_total": 7,
         "steps_total": 1000,
         "step_rows_total": 9000,
+        "plan_bytes_total": 16_000,
         "wasted_rows_total": 40,
         "failed_steps_total": 1,
         "stale_results_total": 6,
@@ -297,14 +405,14 @@ def test_the_totals_are_the_sums_over_all_workers_lost_ones_too() -> None:
         loop.ask(request)
     for _ in range(3):
         loop.turn()
-    totals = loop.fleet.totals(2.5)
+    totals = loop.fleet.totals(2.5, 600)
     load = loop.fleet.load(0)
     assert (totals.running, totals.waiting, totals.blocks) == (load.running, load.waiting, load.blocks)
-    assert (totals.blocks_used, totals.busy) == (load.blocks_used, 2.5)
+    assert (totals.blocks_used, totals.busy, totals.plan_bytes) == (load.blocks_used, 2.5, 600)
     assert totals.running == 6
     loop.lose(0, died=True)
     loop.run()
-    after = loop.fleet.totals(3.0)
+    after = loop.fleet.totals(3.0, 700)
     for field in fields(Totals):
         if field.name in ("steps", "rows", "wasted_rows", "prefill_tokens", "cached_tokens", "busy"):
             assert getattr(after, field.name) >= getattr(totals, field.name)
@@ -353,3 +461,4 @@ def test_a_scheduler_process_tells_what_it_has_counted(tmp_path: Path) -> None:
         assert totals.steps >= len(worker.plans) > 0
         assert (totals.running, totals.waiting, totals.blocks) == (0, 0, worker.worker.blocks)
         assert (totals.cached_tokens, totals.prefill_tokens) == (16, 24)
+        assert totals.plan_bytes >= sum(len(encode(plan)) for plan in worker.plans) > 0

@@ -14,6 +14,7 @@ from protocol.descriptors import allow_many_descriptors
 from protocol.drop_log import DropLog
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
+from protocol.logs import LogConfig, set_up_logs
 from protocol.messages import (
     AskTimeline,
     ClockTold,
@@ -101,15 +102,16 @@ class CollectorProcess:
 def main(arguments: Sequence[str]) -> int:
     """Run the process; return its exit code: 0 after a signal, 2 for a mistake of the user."""
     allow_many_descriptors()
-    logging.basicConfig(format="timeline: %(message)s", level=logging.INFO)
-    config, timeline = parse_options(
+    config, timeline, logs = parse_options(
         "python -m timeline collect",
         "Gather what workers, schedulers and frontends record, write it to files, and show it to frontends.",
         CollectorConfig,
         TimelineConfig,
+        LogConfig,
         arguments=arguments,
     )
-    lifeline = Lifeline("timeline", config.lifeline)
+    set_up_logs("timeline", logs)
+    lifeline = Lifeline("timeline", config.lifeline, logs)
     stop = StopSignal()
     directory = Path(timeline.timeline_dir).absolute()  # it is told to those who stand elsewhere
     collector = Collector(this_host(), directory, int(timeline.timeline_max_mib * 2**20))

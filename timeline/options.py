@@ -14,4 +14,4 @@ def collector_option() -> Any:
 
 def name_option(role: str) -> Any:
     """Return the field for what the timeline calls a process of this role."""
-    return option("what the timeline calls this process", role, "NAME")
+    return option("what the timeline and its log call this process", role, "NAME")

@@ -25,11 +25,13 @@ from frontend.http.gate import Gate
 from frontend.http.guard import KeyGuard
 from frontend.http.metrics import add_metrics
 from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
+from frontend.http.request_id import HEADER, RequestId
 from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
 from frontend.http.timeline import Desk, add_timeline
 from frontend.http.tokens import add_tokens
 from frontend.text_error import MOST_SHOWN
 from protocol.awake_clock import AwakeClock
+from protocol.logs import REQUEST
 from protocol.messages import Attached, Chunk, Finish, Generate
 
 _PARAMETERS = {"token_ids": "prompt", "bias_token_ids": "logit_bias"}
@@ -144,6 +146,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
+        core.request_log.refused(REQUEST.get(), error.status)
         return error.response()
 
     @app.exception_handler(HTTPException)
@@ -162,10 +165,11 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        return ApiError(500, FAILED).response()
+        return ApiError(500, FAILED, headers={HEADER.decode(): REQUEST.get()}).response()
 
     if config.api_key is not None:
         app.add_middleware(KeyGuard, key=config.api_key)
+    app.add_middleware(RequestId)
     return app
 
 

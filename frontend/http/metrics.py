@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fastapi import FastAPI
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from frontend.core import FrontendCore
-from frontend.tally import BOUNDS, Histogram
+from frontend.tally import Histogram, Tally
 from protocol.awake_clock import AwakeClock
 from protocol.messages import Finish, Totals
 
@@ -41,6 +41,8 @@ _OF_SCHEDULERS = (
         "Share of KV blocks in use, from 0 to 1; what is cached for later prompts is not.",
         lambda it: it.blocks_used / it.blocks if it.blocks else 0.0,
     ),
+    _OfScheduler("kv_cache_blocks", GaugeMetricFamily, "KV blocks that there are.", lambda it: it.blocks),
+    _OfScheduler("kv_cache_blocks_used", GaugeMetricFamily, "Those of them in use.", lambda it: it.blocks_used),
     _OfScheduler(
         "prefix_cache_queries",
         CounterMetricFamily,
@@ -58,6 +60,7 @@ _OF_SCHEDULERS = (
     ),
     _OfScheduler("steps", CounterMetricFamily, "Steps sent to workers.", lambda it: it.steps),
     _OfScheduler("step_rows", CounterMetricFamily, "Rows of these steps, one for each request.", lambda it: it.rows),
+    _OfScheduler("plan_bytes", CounterMetricFamily, "Bytes of these steps' plans.", lambda it: it.plan_bytes),
     _OfScheduler(
         "wasted_rows",
         CounterMetricFamily,
@@ -72,6 +75,48 @@ _OF_SCHEDULERS = (
         lambda it: it.stale_results,
     ),
     _OfScheduler("device_busy_seconds", CounterMetricFamily, "Seconds that devices have computed.", lambda it: it.busy),
+)
+
+
+class _OfAnswers(NamedTuple):
+    name: str
+    about: str
+    histogram: Callable[[Tally], Histogram]
+
+
+_OF_ANSWERS = (
+    _OfAnswers(
+        "time_to_first_token_seconds",
+        "From when a request is read to the first token of an answer.",
+        lambda it: it.first_token,
+    ),
+    _OfAnswers("inter_token_latency_seconds", "Between two tokens of an answer.", lambda it: it.between_tokens),
+    _OfAnswers(
+        "request_time_per_output_token_seconds",
+        "Mean time from one token to the next, of an answer that ended by stop or length.",
+        lambda it: it.per_token,
+    ),
+    _OfAnswers(
+        "e2e_request_latency_seconds",
+        "From when a request is read to the last token of an answer that ended by stop or length.",
+        lambda it: it.whole,
+    ),
+    _OfAnswers(
+        "request_queue_time_seconds",
+        "From when its scheduler has an answer's request to its first step, where it ended by stop or length.",
+        lambda it: it.queue,
+    ),
+    _OfAnswers("request_prefill_time_seconds", "From there to its first token.", lambda it: it.prefill),
+    _OfAnswers("request_decode_time_seconds", "From its first token to its last.", lambda it: it.decode),
+    _OfAnswers("request_inference_time_seconds", "From its first step to its last token.", lambda it: it.inference),
+    _OfAnswers(
+        "request_prompt_tokens",
+        "Tokens of the prompt of an answer that ended by stop or length.",
+        lambda it: it.prompt_lengths,
+    ),
+    _OfAnswers(
+        "request_generation_tokens", "Tokens of an answer that ended by stop or length.", lambda it: it.answer_lengths
+    ),
 )
 
 
@@ -119,19 +164,8 @@ class FrontendCollector(Collector):
         yield _counter(
             model, "overshoot_tokens", "Tokens that came behind the end of their answer.", counters["overshoot_tokens"]
         )
-        yield _histogram(
-            model,
-            "time_to_first_token_seconds",
-            "From when a request is read to the first token of an answer.",
-            tally.first_token,
-        )
-        yield _histogram(model, "inter_token_latency_seconds", "Between two tokens of an answer.", tally.between_tokens)
-        yield _histogram(
-            model,
-            "e2e_request_latency_seconds",
-            "From when a request is read to the last token of an answer that ended by stop or length.",
-            tally.whole,
-        )
+        for each in _OF_ANSWERS:
+            yield _histogram(model, each.name, each.about, each.histogram(tally))
 
 
 def _counter(model: str, name: str, about: str, value: float) -> Metric:
@@ -142,7 +176,7 @@ def _counter(model: str, name: str, about: str, value: float) -> Metric:
 
 def _histogram(model: str, name: str, about: str, histogram: Histogram) -> Metric:
     family = HistogramMetricFamily(PREFIX + name, about, labels=("model_name",))
-    bounds: Sequence[str] = [*map(str, BOUNDS), "+Inf"]
+    bounds = [*map(str, histogram.bounds), "+Inf"]
     family.add_metric((model,), list(zip(bounds, histogram.cumulative, strict=True)), histogram.total)
     return family
 

@@ -1,0 +1,56 @@
+"""A line in the log for each answer that has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from frontend.stream import Stream
+from protocol.logs import about_request
+from protocol.messages import Finish
+
+_log = logging.getLogger("stepahead.requests")
+
+
+class RequestLog:
+    """Says of whose request an answer was, how it ended, how long it was and took; nothing of what was said in it."""
+
+    def __init__(self, clock: Callable[[], float], *, on: bool) -> None:
+        """Say nothing unless `on`; `clock` shows the seconds of the clock by which streams are timed."""
+        self._clock = clock
+        self._on = on
+
+    def ended(self, stream: Stream) -> None:
+        """Note that an answer has ended."""
+        if not self._on:
+            return
+        prompt, tokens, whole = len(stream.submit.prompt), len(stream.output), self._clock() - stream.arrived
+        first = stream.first - stream.arrived if tokens else None
+        finish = Finish(stream.finish).name.lower()
+        _log.info(
+            "%s: %d tokens for a prompt of %d%s, all after %.3f s; id %d",
+            finish,
+            tokens,
+            prompt,
+            "" if first is None else f", the first after {first:.3f} s",
+            whole,
+            stream.request,
+            extra=about_request(
+                stream.name,
+                id=stream.request,
+                choice=stream.index,
+                finish=finish,
+                prompt_tokens=prompt,
+                cached_tokens=stream.cached_tokens,
+                output_tokens=tokens,
+                ttft_seconds=None if first is None else round(first, 6),
+                seconds=round(whole, 6),
+            ),
+        )
+
+    def refused(self, name: str, status: int = 0) -> None:
+        """Note that a request never came to be served; over HTTP it has a status."""
+        if self._on:
+            fields = {"finish": "refused"} | ({"status": status} if status else {})
+            how = f" with status {status}" if status else ""
+            _log.info("refused%s", how, extra=about_request(name, **fields))
