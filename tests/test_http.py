@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, get_type_hints
 
 import pytest
+from starlette.routing import Route
 
 from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
@@ -948,7 +949,8 @@ async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_
     others = "/metrics, /tokenize, /detokenize, /reset_prefix_cache"
     timeline = "/timeline, /timeline/live, /timeline/status, /timeline/file, /timeline/start, /timeline/stop"
     texts = "/v1/completions, /v1/chat/completions, /v1/responses"
-    there = f"there are {texts}, /v1/models, /health, /ready, /version, {others}, {timeline}"
+    health = "/v1/models, /health, /ready, /version"
+    there = f"there are {texts}, {health}, {others}, {timeline}, /openapi.json"
     message = error_of(await it.client.post("/chat/completions"), 404)["message"]
     assert message == f"POST /chat/completions: there is no such path here; {there}"
     error_of(await it.client.get("/v1/" + "nothing" * 1000), 404)
@@ -1169,3 +1171,21 @@ async def test_those_whose_bodies_do_not_arrive_count_too_until_their_time_is_up
 
 async def test_the_version_is_told(serve: Serve) -> None:
     assert (await serve().client.get("/version")).json()["version"]
+
+
+async def test_every_path_is_in_the_published_schema_with_its_methods_and_no_other_is(serve: Serve) -> None:
+    it = serve()
+    document = (await it.client.get("/openapi.json")).json()
+    told = {(path, method) for path, methods in document["paths"].items() for method in methods}
+    routes = [route for route in it.app.routes if isinstance(route, Route) and route.include_in_schema]
+    served = {(route.path.replace(":path", ""), method.lower()) for route in routes for method in route.methods or ()}
+    assert told == served
+
+
+async def test_the_published_schema_says_what_may_be_asked_for_that_is_not_served(serve: Serve) -> None:
+    schemas = (await serve().client.get("/openapi.json")).json()["components"]["schemas"]
+    for kind in (CompletionParameters, ChatParameters):
+        told = schemas[kind.__name__]["properties"]
+        known = {**NEUTRAL, **kind.neutral}
+        assert {name: told[name]["enum"] for name in known} == {name: [None, *known[name]] for name in known}
+        assert told.keys() == known.keys() | kind.model_fields.keys()

@@ -25,6 +25,7 @@ from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, timed_out
 from frontend.http.gate import Gate
 from frontend.http.guard import KeyGuard
 from frontend.http.metrics import add_metrics
+from frontend.http.openapi import add_openapi
 from frontend.http.parameters import ChatParameters, CompletionParameters, Parameters, parameters
 from frontend.http.response_parameters import ResponseParameters
 from frontend.http.response_shape import ResponseShape
@@ -152,6 +153,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     add_tokens(app, core, gate)
     add_cache(app, core, callers, clock, gate)
     add_timeline(app, desk, config.max_body_mib)
+    add_openapi(app, _version())
     paths = [
         route.path
         for route in app.routes

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
 
+from frontend.chat import Role
 from frontend.http.errors import INVALID_TYPE, INVALID_VALUE, ApiError
 from frontend.http.prompts import Prompts
 from frontend.http.unsupported import refuse_unsupported
@@ -51,6 +52,48 @@ DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for completions. A chat may go on to the end of the context."""
 
 _Asked = TypeVar("_Asked", bound="Asked")
+
+_Words = Annotated[str, Field(min_length=1)]
+_TokenId = Annotated[int, Field(ge=0, le=TOKEN_ID_MAX)]
+TokenIds = list[_TokenId]
+_Prompt = Annotated[TokenIds, Field(min_length=1)]
+_Prompts = (
+    _Words
+    | _Prompt
+    | Annotated[list[_Words], Field(min_length=1, max_length=MOST_CHOICES)]
+    | Annotated[list[_Prompt], Field(min_length=1, max_length=MOST_CHOICES)]
+)
+_Biases = (
+    None
+    | Annotated[
+        dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$")], Annotated[float, Field(ge=-BIAS_MAX, le=BIAS_MAX)]],
+        Field(max_length=MOST_TOKEN_IDS, json_schema_extra={"additionalProperties": False}),
+    ]
+)
+_Allowed = Annotated[TokenIds, Field(min_length=1, max_length=MOST_TOKEN_IDS)] | None
+_BadWords = Annotated[list[_Words], Field(max_length=MOST_TOKEN_IDS)] | None
+_Stop = _Words | Annotated[list[_Words], Field(max_length=MOST_STOPS)] | None
+_StopTokens = Annotated[TokenIds, Field(max_length=MOST_STOP_TOKENS)] | None
+_Salt = Annotated[str, Field(min_length=1, max_length=MOST_SALT)] | None
+_User = Annotated[str, Field(max_length=MOST_USER)] | None
+"""What the checks below take, as types: the published schema says what they say."""
+
+
+class TextPart(BaseModel):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """A message, as the chat template takes it; what else it may hold is for the template to know."""
+
+    role: Role
+    content: str | list[TextPart] | None = None
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
 
 
 def _prompts(value: Any) -> tuple[str | list[int], ...]:
@@ -228,17 +271,17 @@ class Parameters(Asked):
     repetition_penalty: Annotated[float | None, Field(ge=REPETITION_MIN, le=REPETITION_MAX, allow_inf_nan=False)] = None
     presence_penalty: _Penalty = None
     frequency_penalty: _Penalty = None
-    logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias)] = {}
-    allowed_token_ids: Annotated[list[int] | None, PlainValidator(_allowed)] = None
-    bad_words: Annotated[tuple[str, ...], PlainValidator(_bad_words)] = ()
+    logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias, json_schema_input_type=_Biases)] = {}
+    allowed_token_ids: Annotated[list[int] | None, PlainValidator(_allowed, json_schema_input_type=_Allowed)] = None
+    bad_words: Annotated[tuple[str, ...], PlainValidator(_bad_words, json_schema_input_type=_BadWords)] = ()
     min_tokens: Annotated[int | None, Field(ge=0, le=COUNT_MAX)] = None
     seed: Annotated[int | None, Field(ge=INT64_MIN, le=INT64_MAX)] = None
-    stop: Annotated[tuple[str, ...], PlainValidator(_stop)] = ()
-    stop_token_ids: Annotated[list[int], PlainValidator(_stop_token_ids)] = []
+    stop: Annotated[tuple[str, ...], PlainValidator(_stop, json_schema_input_type=_Stop)] = ()
+    stop_token_ids: Annotated[list[int], PlainValidator(_stop_token_ids, json_schema_input_type=_StopTokens)] = []
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
-    cache_salt: Annotated[str, PlainValidator(_salt)] = ""
-    user: Annotated[str, PlainValidator(_user)] = ""
+    cache_salt: Annotated[str, PlainValidator(_salt, json_schema_input_type=_Salt)] = ""
+    user: Annotated[str, PlainValidator(_user, json_schema_input_type=_User)] = ""
     priority: Annotated[int | None, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = None
     prompt_logprobs: _Logprobs = None
     stream: bool | None = None
@@ -319,7 +362,7 @@ class CompletionParameters(Parameters):
     max_completion_tokens: _LimitOrNothing = None
     logprobs: _Logprobs = None
     echo: bool | None = None
-    prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
+    prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts, json_schema_input_type=_Prompts)]
 
     def mismatch(self) -> tuple[str, str] | None:
         """As for all, and something is answered, of not too many choices."""
@@ -363,7 +406,7 @@ class ChatParameters(Parameters):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,), "echo": (False,)}
     logprobs: bool | None = None
     top_logprobs: _Logprobs = None
-    messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(chat_messages)]
+    messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(chat_messages, json_schema_input_type=Messages)]
 
     def mismatch(self) -> tuple[str, str] | None:
         """As for all, and the likeliest tokens go with the ones that came."""

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from pydantic import Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from frontend.http.parameters import Limit, Parameters, chat_messages
 from frontend.http.wrong import WrongError, not_a, too_many
 from frontend.text_error import shown
 from protocol.logprobs import MOST_LOGPROBS
-from protocol.messages import Generate
+from protocol.messages import MOST_MESSAGES, Generate
 
-ROLES = ("user", "assistant", "system", "developer")
+Role = Literal["user", "assistant", "system", "developer"]
 
-TEXT_PARTS = ("input_text", "output_text")
+TextPart = Literal["input_text", "output_text"]
 """What a part of a message may be: what was asked, and what was answered before."""
 
-LOGPROBS = "message.output_text.logprobs"
+LOGPROBS: Final = "message.output_text.logprobs"
 
-INCLUDABLE = (
-    LOGPROBS,
+Includable = Literal[
+    "message.output_text.logprobs",
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -29,11 +29,56 @@ INCLUDABLE = (
     "reasoning.encrypted_content",
     "web_search_call.action.sources",
     "web_search_call.results",
-)
+]
 """What OpenAI's API can be told to include. All but the first belong to what no answer of this server has."""
 
 MOST_METADATA, MOST_METADATA_NAME, MOST_METADATA_VALUE = 16, 64, 512
 """OpenAI's limits: entries, and characters of a name and of a value."""
+
+
+class InputPart(BaseModel):
+    """A part of a message."""
+
+    type: TextPart
+    text: str
+
+
+class InputMessage(BaseModel):
+    """A message of the conversation so far; what else it holds is not looked at."""
+
+    type: Literal["message"] = "message"
+    role: Role
+    content: str | list[InputPart]
+
+
+class TextFormat(BaseModel):
+    """That of plain text."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text"]
+
+
+class TextSettings(BaseModel):
+    """What the answer's text must be."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(BaseModel):
+    """None."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": {"type": "null"}})
+    effort: Literal["none"] | None = None
+
+
+_Input = str | Annotated[list[InputMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+_Include = list[Includable] | None
+_MetadataName = Annotated[str, Field(max_length=MOST_METADATA_NAME)]
+_MetadataValue = Annotated[str, Field(max_length=MOST_METADATA_VALUE)]
+_Metadata = Annotated[dict[_MetadataName, _MetadataValue], Field(max_length=MOST_METADATA)] | None
+_Reasoning = Reasoning | None
+"""What the checks below take, as types: the published schema says what they say."""
 
 
 def _input(value: Any) -> tuple[dict[str, Any], ...]:
@@ -48,8 +93,8 @@ def _input(value: Any) -> tuple[dict[str, Any], ...]:
 def _message(item: dict[str, Any], at: str) -> dict[str, Any]:
     if (kind := item.get("type", "message")) != "message":
         raise _unserved('"message", which is all that is read here', kind, f"{at}.type")
-    if (role := item.get("role")) not in ROLES:
-        raise WrongError(f"must be one of {', '.join(ROLES)}, got {shown(role)}", at=f"{at}.role")
+    if (role := item.get("role")) not in get_args(Role):
+        raise WrongError(f"must be one of {', '.join(get_args(Role))}, got {shown(role)}", at=f"{at}.role")
     return {"role": role, "content": _content(item.get("content"), f"{at}.content")}
 
 
@@ -64,8 +109,10 @@ def _content(content: Any, at: str) -> str | list[dict[str, str]]:
 def _part(part: Any, at: str) -> dict[str, str]:
     if not isinstance(part, dict):
         raise not_a("an object", part, at)
-    if (kind := part.get("type")) not in TEXT_PARTS:
-        raise _unserved(f"{' or '.join(map(shown, TEXT_PARTS))}, which is all that is read here", kind, f"{at}.type")
+    if (kind := part.get("type")) not in get_args(TextPart):
+        raise _unserved(
+            f"{' or '.join(map(shown, get_args(TextPart)))}, which is all that is read here", kind, f"{at}.type"
+        )
     if not isinstance(text := part.get("text"), str):
         raise not_a("a string", text, f"{at}.text")
     return {"type": "text", "text": text}
@@ -76,8 +123,8 @@ def _include(value: Any) -> tuple[str, ...]:
     if not isinstance(names, list):
         raise not_a("a list of strings", value)
     for index, name in enumerate(names):
-        if name not in INCLUDABLE:
-            raise WrongError(f"must be one of {', '.join(INCLUDABLE)}, got {shown(name)}", at=f"[{index}]")
+        if name not in get_args(Includable):
+            raise WrongError(f"must be one of {', '.join(get_args(Includable))}, got {shown(name)}", at=f"[{index}]")
     return tuple(names)
 
 
@@ -146,14 +193,14 @@ class ResponseParameters(Parameters):
     }
     called: ClassVar[Mapping[str, str]] = {**Parameters.called, "messages": "input"}
 
-    input: Annotated[tuple[dict[str, Any], ...], PlainValidator(_input)]
+    input: Annotated[tuple[dict[str, Any], ...], PlainValidator(_input, json_schema_input_type=_Input)]
     instructions: str | None = None
     max_output_tokens: Limit = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)] = None
-    include: Annotated[tuple[str, ...], PlainValidator(_include)] = ()
-    metadata: Annotated[dict[str, str], PlainValidator(_metadata)] = {}
-    text: Annotated[None, PlainValidator(_text)] = None
-    reasoning: Annotated[None, PlainValidator(_reasoning)] = None
+    include: Annotated[tuple[str, ...], PlainValidator(_include, json_schema_input_type=_Include)] = ()
+    metadata: Annotated[dict[str, str], PlainValidator(_metadata, json_schema_input_type=_Metadata)] = {}
+    text: Annotated[None, PlainValidator(_text, json_schema_input_type=TextSettings | None)] = None
+    reasoning: Annotated[None, PlainValidator(_reasoning, json_schema_input_type=_Reasoning)] = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = None
