@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from pydantic import ValidationError
 
+from frontend.http.errors import ApiError
 from frontend.http.openapi import OPERATIONS, PATH, Operation
+from frontend.http.openapi import document as document_of
+from frontend.http.parameters import ChatParameters, CompletionParameters, Parameters
+from frontend.http.response_parameters import ResponseParameters
+from frontend.http.unsupported import refuse_unsupported
+from tests import test_http, test_responses
 from tests.http_server import HttpServer
 from tests.stub_scheduler import StubScheduler
 from tests.test_http_process import WORDS, script
@@ -70,6 +77,47 @@ def events_of(document: dict[str, Any], operation: Operation) -> Any:
     """What validates an event of an operation's streams."""
     kinds: list[Any] = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in operation.events]
     return jsonschema_rs.validator_for({"anyOf": kinds or [False], "components": document["components"]})
+
+
+def bodies() -> Iterator[tuple[type[Parameters], dict[str, Any]]]:
+    """The bodies that tests of each endpoint have for what is wrong, and for what asks for nothing."""
+    for path, name, value in test_http.WRONG:
+        kind = CompletionParameters if path == "completions" else ChatParameters
+        yield kind, test_http.asked(path) | {name: value}
+    for name, told in test_responses.WRONG.items():
+        for value, _ in told:
+            yield ResponseParameters, {"input": "hello", name: value}
+    for name, values in test_responses.NEUTRAL.items():
+        for value in (None, *values):
+            yield ResponseParameters, {"input": "hello", name: value}
+
+
+def is_taken(kind: type[Parameters], body: dict[str, Any]) -> bool:
+    """Whether each parameter by itself is as it must be."""
+    try:
+        refuse_unsupported(body, kind.neutral)
+        kind.model_validate(body)
+    except (ApiError, ValidationError):
+        return False
+    return True
+
+
+def test_the_schema_excludes_what_is_refused_for_itself_and_nothing_else() -> None:
+    components = document_of("1")["components"]
+    schemas = {
+        kind: jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{kind.__name__}", "components": components})
+        for kind in (CompletionParameters, ChatParameters, ResponseParameters)
+    }
+    seen = []
+    for kind, body in bodies():
+        if repr(whole_numbers(body)) != repr(body):
+            continue
+        taken = is_taken(kind, body)
+        seen.append(taken)
+        if not taken or body.get("messages", [test_http.USER]) == [test_http.USER]:  # others are for the chat template
+            assert schemas[kind].is_valid(body) == taken, body
+    assert seen.count(True) > 20
+    assert seen.count(False) > 200
 
 
 def unchecked(operation: Operation) -> list[Any]:

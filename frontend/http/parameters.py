@@ -63,13 +63,10 @@ _Prompts = (
     | Annotated[list[_Words], Field(min_length=1, max_length=MOST_CHOICES)]
     | Annotated[list[_Prompt], Field(min_length=1, max_length=MOST_CHOICES)]
 )
-_Biases = (
-    None
-    | Annotated[
-        dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$")], Annotated[float, Field(ge=-BIAS_MAX, le=BIAS_MAX)]],
-        Field(max_length=MOST_TOKEN_IDS, json_schema_extra={"additionalProperties": False}),
-    ]
-)
+_TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
+_Bias = Annotated[float, Field(ge=-BIAS_MAX, le=BIAS_MAX)]
+_OnlyThose = Field(max_length=MOST_TOKEN_IDS, json_schema_extra={"additionalProperties": False})
+_Biases = Annotated[dict[_TokenName, _Bias], _OnlyThose] | None
 _Allowed = Annotated[TokenIds, Field(min_length=1, max_length=MOST_TOKEN_IDS)] | None
 _BadWords = Annotated[list[_Words], Field(max_length=MOST_TOKEN_IDS)] | None
 _Stop = _Words | Annotated[list[_Words], Field(max_length=MOST_STOPS)] | None
