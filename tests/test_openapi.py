@@ -17,11 +17,12 @@ from frontend.http.parameters import ChatParameters, CompletionParameters, Param
 from frontend.http.response_parameters import ResponseParameters
 from frontend.http.unsupported import refuse_unsupported
 from tests import test_http, test_responses
+from tests.http_driver import HttpDriver
 from tests.http_server import HttpServer
 from tests.stub_scheduler import StubScheduler
 from tests.test_http_process import WORDS, script
 from tests.word_model import write_word_model
-from tests.word_tokenizer import EOS
+from tests.word_tokenizer import EOS, word_text
 
 schemathesis = pytest.importorskip("schemathesis")
 jsonschema_rs = pytest.importorskip("jsonschema_rs")
@@ -79,11 +80,60 @@ def events_of(document: dict[str, Any], operation: Operation) -> Any:
     return jsonschema_rs.validator_for({"anyOf": kinds or [False], "components": document["components"]})
 
 
+USER = test_http.USER
+COUNTED = {"include_usage": True, "continuous_usage_stats": True}
+FULL: list[tuple[str, dict[str, Any]]] = [
+    ("completions", {"prompt": ["a", "b"], "n": 2, "logprobs": 2, "stream_options": COUNTED}),
+    ("chat/completions", {"messages": [USER], "stream_options": COUNTED, "logprobs": True, "top_logprobs": 2}),
+    (
+        "responses",
+        {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}],
+            "include": [test_responses.LOGPROBS], "top_logprobs": 2, "max_output_tokens": 3, "instructions": "be brief",
+            "metadata": {"a": "b"}, "user": "Ann", "temperature": 0.5,
+        },
+    ),
+]  # fmt: skip
+"""Bodies whose answers have all that there may be."""
+
+UNFIT = [("cache_salt", ""), ("cache_salt", "x" * 257), ("user", "x" * 257), ("user", 5), ("priority", 2**31)]
+
+
+def component(name: str) -> Any:
+    """What validates a value by a named part of the schema."""
+    components = document_of("1")["components"]
+    return jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{name}", "components": components})
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("path", "body"), FULL, ids=[path for path, _ in FULL])
+async def test_an_answer_that_has_it_all_is_as_the_schema_says(path: str, body: dict[str, Any], stream: bool) -> None:
+    it = HttpDriver(word_text(*test_http.WORDS), test_http.goes_on, vocab_size=300, max_model_len=128)
+    operation = next(each for each in OPERATIONS if each.path == f"/v1/{path}")
+    assert operation.body is not None
+    body = body if stream else {name: value for name, value in body.items() if name != "stream_options"}
+    component(operation.body.__name__).validate(body)
+    for fails in ("", "computing it failed"):
+        it.fails, it.fails_after = fails, 2
+        answer = await it.post(path, stream=stream, **body)
+        if stream:
+            events = events_of(document_of("1"), operation)
+            for line in answer.text.splitlines():
+                if line.startswith("data: {"):
+                    events.validate(json.loads(line.removeprefix("data: ")))
+        else:
+            assert isinstance(operation.answer, type)
+            component("Error" if fails else operation.answer.__name__).validate(answer.json())
+    await it.client.aclose()
+
+
 def bodies() -> Iterator[tuple[type[Parameters], dict[str, Any]]]:
     """The bodies that tests of each endpoint have for what is wrong, and for what asks for nothing."""
     for path, name, value in test_http.WRONG:
         kind = CompletionParameters if path == "completions" else ChatParameters
         yield kind, test_http.asked(path) | {name: value}
+    for name, value in UNFIT:
+        yield ChatParameters, {"messages": [USER], name: value}
     for name, told in test_responses.WRONG.items():
         for value, _ in told:
             yield ResponseParameters, {"input": "hello", name: value}
@@ -103,18 +153,14 @@ def is_taken(kind: type[Parameters], body: dict[str, Any]) -> bool:
 
 
 def test_the_schema_excludes_what_is_refused_for_itself_and_nothing_else() -> None:
-    components = document_of("1")["components"]
-    schemas = {
-        kind: jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{kind.__name__}", "components": components})
-        for kind in (CompletionParameters, ChatParameters, ResponseParameters)
-    }
+    schemas = {kind: component(kind.__name__) for kind in (CompletionParameters, ChatParameters, ResponseParameters)}
     seen = []
     for kind, body in bodies():
         if repr(whole_numbers(body)) != repr(body):
             continue
         taken = is_taken(kind, body)
         seen.append(taken)
-        if not taken or body.get("messages", [test_http.USER]) == [test_http.USER]:  # others are for the chat template
+        if not taken or body.get("messages", [USER]) == [USER]:  # others are for the chat template
             assert schemas[kind].is_valid(body) == taken, body
     assert seen.count(True) > 20
     assert seen.count(False) > 200
