@@ -153,6 +153,7 @@ def is_taken(kind: type[Parameters], body: dict[str, Any]) -> bool:
 
 
 def test_the_schema_excludes_what_is_refused_for_itself_and_nothing_else() -> None:
+    schemas: dict[type[Parameters], Any]
     schemas = {kind: component(kind.__name__) for kind in (CompletionParameters, ChatParameters, ResponseParameters)}
     seen = []
     for kind, body in bodies():
