@@ -29,7 +29,7 @@ jsonschema_rs = pytest.importorskip("jsonschema_rs")
 requests = pytest.importorskip("requests")
 
 WITH_BODIES = [each for each in OPERATIONS if each.body is not None]
-EXAMPLES = 6
+EXAMPLES = 4
 """Random bodies for an operation, of those that it takes and of those that it does not; long runs have more."""
 
 BEYOND_A_SCHEMA = {"context_length_exceeded", "invalid_value", "model_not_found"}
@@ -70,7 +70,7 @@ def whole_numbers(value: Any) -> Any:
 
 
 def random(count: int) -> settings:
-    most = 20 * count if settings.get_current_profile_name() == "long" else count
+    most = 50 * count if settings.get_current_profile_name() == "long" else count
     return settings(max_examples=most, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
 
 
