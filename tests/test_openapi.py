@@ -83,7 +83,9 @@ def events_of(document: dict[str, Any], operation: Operation) -> Any:
 USER = test_http.USER
 COUNTED = {"include_usage": True, "continuous_usage_stats": True}
 FULL: list[tuple[str, dict[str, Any]]] = [
-    ("completions", {"prompt": ["a", "b"], "n": 2, "logprobs": 2, "stream_options": COUNTED}),
+    ("completions", {"prompt": ["ab", "cd"], "n": 2, "logprobs": 2, "stream_options": COUNTED, "echo": True}),
+    ("completions", {"prompt": "abc", "prompt_logprobs": 1}),
+    ("chat/completions", {"messages": [USER], "prompt_logprobs": 0}),
     ("chat/completions", {"messages": [USER], "stream_options": COUNTED, "logprobs": True, "top_logprobs": 2}),
     (
         "responses",
@@ -111,7 +113,8 @@ async def test_an_answer_that_has_it_all_is_as_the_schema_says(path: str, body: 
     it = HttpDriver(word_text(*test_http.WORDS), test_http.goes_on, vocab_size=300, max_model_len=128)
     operation = next(each for each in OPERATIONS if each.path == f"/v1/{path}")
     assert operation.body is not None
-    body = body if stream else {name: value for name, value in body.items() if name != "stream_options"}
+    only = "prompt_logprobs" if stream else "stream_options"
+    body = {name: value for name, value in body.items() if name != only}
     component(operation.body.__name__).validate(body)
     for fails in ("", "computing it failed"):
         it.fails, it.fails_after = fails, 2

@@ -74,12 +74,23 @@ class ChatLogprobs(Told):
 
 
 class CompletionLogprobs(Told):
-    """Tokens of a completion's choice."""
+    """Tokens of a completion's choice; of the first of a prompt that it begins with nobody says anything."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[_Count]
+
+
+class PromptToken(Told):
+    """A token of a prompt, or one of the likeliest in its place."""
+
+    logprob: float
+    rank: Annotated[int, Field(ge=1)]
+    decoded_token: str
+
+
+_PromptLogprobs = list[dict[str, PromptToken] | None]
 
 
 _Reason = Literal["stop", "length"]
@@ -90,11 +101,17 @@ class _Choice(Told):
     finish_reason: _Reason | None
 
 
-class CompletionChoice(_Choice):
-    """One text, or a piece of it."""
+class CompletionPiece(_Choice):
+    """A piece of one text."""
 
     text: str
     logprobs: CompletionLogprobs | None
+
+
+class CompletionChoice(CompletionPiece):
+    """One text."""
+
+    prompt_logprobs: _PromptLogprobs = []
 
 
 class ChatAnswer(Told):
@@ -144,7 +161,7 @@ class CompletionChunk(_Frame):
     """An event of its streams."""
 
     object: Literal["text_completion"]
-    choices: list[CompletionChoice]
+    choices: list[CompletionPiece]
     usage: Usage | Counts | None = None
 
 
@@ -154,6 +171,7 @@ class ChatCompletion(_Frame):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: _PromptLogprobs = []
 
 
 class ChatCompletionChunk(_Frame):
