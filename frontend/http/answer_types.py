@@ -27,7 +27,7 @@ class ErrorTold(Told):
 
 
 class Error(Told):
-    """The body of every status from 400 on but those of /health."""
+    """The body of every status from 400 on but those of /health and /ready."""
 
     error: ErrorTold
 

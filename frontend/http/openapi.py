@@ -76,6 +76,7 @@ OPERATIONS = (
     Operation("get", "/v1/models", "List the one model", told.Models, (503,)),
     Operation("get", "/v1/models/{model}", "Describe a model", told.Model, (404, 503)),
     Operation("get", "/health", "Say whether all processes are well", told.Health),
+    Operation("get", "/ready", "Say whether a request that came now would be served", told.Health),
     Operation("get", "/version", "Say which version this is", told.Version),
     Operation("get", "/metrics", "Tell numbers, for Prometheus", "text/plain"),
     Operation("post", "/tokenize", "Tell the tokens of a text or a chat", told.Tokens, _OF_BODIES, TokenizeParameters),
@@ -134,7 +135,7 @@ def _operation(it: Operation) -> dict[str, Any]:
     described: dict[str, Any] = {"summary": it.about, "responses": {"200": _answered(it)}}
     for status in sorted((*it.errors, *((401,) if guarded else ()))):
         described["responses"][str(status)] = {"description": _WHEN[status], "content": _json(told.Error)}
-    if it.path == "/health":
+    if it.answer is told.Health:
         unwell = {"description": "Something is wrong, and what.", "content": _json(told.Illness)}
         described["responses"][str(int(HTTPStatus.SERVICE_UNAVAILABLE))] = unwell
     if it.body is not None:
