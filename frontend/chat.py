@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, get_args
 
 from jinja2 import TemplateSyntaxError
 
@@ -10,7 +10,9 @@ from frontend.chat_environment import chat_environment
 from frontend.text_error import TextError, require_unicode, shown
 from frontend.tokenizer import TextTokenizer
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+ROLES = get_args(Role)
 
 
 class ChatTemplate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from protocol.logprobs import NOTHING, UNSCORED, Logprobs, Scores, joined, joine
 from protocol.messages import TIMEOUT_MIN, Chunk, Finish, Generate, Submit
 
 NO_TOKENS = np.zeros(0, "<u4")
+
+_FIELDS = frozenset(field.name for field in fields(Generate))
 
 
 class Stream:
@@ -83,6 +85,12 @@ class Stream:
     def outstanding(self) -> int:
         """How many tokens a scheduler may still have to work on for it."""
         return len(self.submit.prompt) + self.submit.max_tokens - len(self.output)
+
+    @property
+    def at_fault(self) -> str:
+        """Which field of `Generate` a scheduler has refused, if it says so as we do: by its name and a colon."""
+        name = self.error.partition(":")[0]
+        return name if self.finish is Finish.REFUSED and name in _FIELDS else ""
 
     def submission(self, request: int, now: float) -> Submit:
         """Return the message that starts it, or makes it go on after what has come so far, under a new id."""
@@ -158,6 +166,7 @@ class Stream:
             error=self.error,
             prompt_tokens=len(self.submit.prompt),
             output_tokens=len(self.output),
+            at_fault=self.at_fault,
             cached_tokens=self.cached_tokens,
             listed=None if logprobs is None else logprobs.count,
             listed_token=None if logprobs is None else logprobs.token,

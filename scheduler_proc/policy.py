@@ -42,7 +42,7 @@ class Policy:
     def refusal(self, ask: Submit) -> str:
         """Return why a request asks for what this policy does not do, or nothing."""
         if ask.priority:
-            return f"priority is {ask.priority}, which only counts with --scheduling-policy priority"
+            return f"priority: {ask.priority} only counts with --scheduling-policy priority"
         return ""
 
     def began(self, rank: float) -> None:

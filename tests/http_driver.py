@@ -20,7 +20,7 @@ from protocol.logprobs import Scores
 from protocol.messages import Abort, Finish, ResetPrefixCache, Submit
 from tests.fake_desk import FakeDesk
 from tests.frontend_driver import Driver
-from tests.stub_scheduler import listing
+from tests.stub_scheduler import listed, listing
 from tests.word_tokenizer import EOS
 
 Script = Callable[[Submit], Sequence[int]]
@@ -126,8 +126,8 @@ class HttpDriver:
 
     @staticmethod
     def listed(submit: Submit, token: int) -> list[tuple[int, float]]:
-        """What the scheduler knows of a token: its own, then as many as are wanted from id 32 ("A") on."""
-        return [(token, -0.5), *[(32 + rank, -1.0 - rank) for rank in range(submit.logprobs or 0)]]
+        """What the scheduler knows of a token."""
+        return listed(token, submit.logprobs or 0)
 
     @staticmethod
     def scored(submit: Submit) -> Scores:

@@ -87,6 +87,11 @@ def listing(*entries: Sequence[tuple[int, float]]) -> Logprobs:
     )
 
 
+def listed(token: int, likeliest: int) -> list[tuple[int, float]]:
+    """Return what stubs know of a token: its own, then as many as are wanted from id 32 ("A") on."""
+    return [(token, -0.5), *[(32 + rank, -1.0 - rank) for rank in range(likeliest)]]
+
+
 class _Running:
     def __init__(self, peer: bytes, submit: Submit, tokens: list[int], ended_by_script: bool) -> None:
         self.peer = peer
@@ -212,8 +217,11 @@ class StubScheduler:
         tokens = running.tokens[at : at + 1]
         ended = at + 1 >= len(running.tokens)
         finish = running.last_finish if ended else Finish.RUNNING
+        likeliest = running.submit.logprobs
+        told = None if likeliest is None else listing(*[listed(token, likeliest) for token in tokens])
         # Like the real one, which keeps what a full queue does not take for the next turn.
-        if not self._send(running.peer, deltas(self.session, running.submit.request, at, tokens, finish)):
+        news = deltas(self.session, running.submit.request, at, tokens, finish, logprobs=told)
+        if not self._send(running.peer, news):
             return
         running.at += 1
         if ended:

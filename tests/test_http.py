@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, get_type_hints
 
 import pytest
+from starlette.routing import Route
 
 from frontend.chat import ChatTemplate
 from frontend.config import ServeConfig
@@ -183,6 +184,24 @@ async def test_a_stream_has_token_counts_only_if_asked_once_and_last(serve: Serv
 
 
 @BOTH
+async def test_a_stream_counts_its_tokens_all_the_way_if_asked(serve: Serve, path: str) -> None:
+    it = serve()
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *events, last = await it.events(path, **asked(path, stream_options=options))
+    prompt = last["usage"]["prompt_tokens"]
+    counted = [event["usage"] for event in events if event["usage"] is not None]
+    assert [usage["completion_tokens"] for usage in counted][:3] == [1, 2, 3]
+    assert all(usage["prompt_tokens"] == prompt for usage in counted)
+    assert all(usage["total_tokens"] == prompt + usage["completion_tokens"] for usage in counted)
+    events = await it.events(path, **asked(path, n=2, stream_options={"continuous_usage_stats": True}))
+    counts: dict[int, int] = {}
+    for event in events:
+        (choice,) = event["choices"]
+        counts[choice["index"]] = event.get("usage", {}).get("completion_tokens")
+    assert counts == {0: 3, 1: 3}
+
+
+@BOTH
 @pytest.mark.parametrize("stop", [None, " two"])
 async def test_an_answer_tells_how_much_of_its_prompt_was_not_computed(
     serve: Serve, path: str, stop: str | None
@@ -311,7 +330,7 @@ WRONG_EVERYWHERE: dict[str, list[Any]] = {
     "stop_token_ids": [[-1], ["5"], [True], [2**32], [2**65], 5, [1] * 257, [1.0]],
     "ignore_eos": [1, "true", []],
     "stream": [1, "true", "yes"],
-    "stream_options": ["yes", {"include_usage": 1}, {"include_usage": "true"}, {"continuous_usage_stats": True}],
+    "stream_options": ["yes", {"include_usage": 1}, {"include_usage": "true"}, {"include_obfuscation": True}],
     "model": [5, ["words"], True],
     "n": [0, -1, 129, 10**6, 2**70, True, "1", 1.5],
     "best_of": [0, 2, 10**6, True, "1", 1.5],
@@ -443,8 +462,8 @@ async def test_what_is_wrong_is_400_before_anything_is_sent_and_names_the_parame
             "invalid_type",
         ),
         (
-            {"stream_options": {"continuous_usage_stats": True}},
-            "stream_options.continuous_usage_stats: must be false, got true",
+            {"stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation: must be false, got true",
             "invalid_type",
         ),
         ({"logprobs": 21}, "logprobs: must be at most 20, got 21", "integer_above_max_value"),
@@ -694,6 +713,28 @@ async def test_a_priority_goes_along_to_the_scheduler(serve: Serve) -> None:
             assert error_of(await driver.post(path, **asked(path, priority=wrong)), 400)["param"] == "priority"
 
 
+@BOTH
+async def test_a_priority_that_does_not_count_is_named(serve: Serve, path: str) -> None:
+    it = serve(goes_on, fails="priority: 5 only counts with --scheduling-policy priority")
+    it.fails_as = Finish.REFUSED
+    error = error_of(await it.post(path, **asked(path, priority=5)), 400)
+    assert (error["message"], error["param"], error["code"]) == (it.fails, "priority", "invalid_value")
+    it.fails = "that: is no parameter"
+    assert error_of(await it.post(path, **asked(path)), 400)["param"] is None
+
+
+async def test_whatever_could_not_be_served_as_it_was_is_counted(serve: Serve) -> None:
+    it = serve()
+    for wrong in ({"n": 0}, {"prompt": 5}, {"prompt": "a" * CONTEXT}, {"model": "gpt-4"}):
+        await it.post("completions", **asked("completions", **wrong))
+    await it.client.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
+    assert it.it.core.counters["refused"] == 5
+    await it.post("completions", prompt="a")
+    it.it.core.draining = True
+    await it.post("completions", prompt="a")
+    assert it.it.core.counters["refused"] == 5
+
+
 async def test_a_user_goes_along_to_the_scheduler(serve: Serve) -> None:
     driver = serve()
     for path in ("completions", "chat/completions"):
@@ -907,8 +948,9 @@ async def test_paths_methods_and_models_that_are_not_there_are_said_in_the_same_
     it = serve()
     others = "/metrics, /tokenize, /detokenize, /reset_prefix_cache"
     timeline = "/timeline, /timeline/live, /timeline/status, /timeline/file, /timeline/start, /timeline/stop"
-    first = "/v1/completions, /v1/chat/completions, /v1/models, /health, /ready, /version"
-    there = f"there are {first}, {others}, {timeline}"
+    texts = "/v1/completions, /v1/chat/completions, /v1/responses"
+    health = "/v1/models, /health, /ready, /version"
+    there = f"there are {texts}, {health}, {others}, {timeline}, /openapi.json"
     message = error_of(await it.client.post("/chat/completions"), 404)["message"]
     assert message == f"POST /chat/completions: there is no such path here; {there}"
     error_of(await it.client.get("/v1/" + "nothing" * 1000), 404)
@@ -1129,3 +1171,21 @@ async def test_those_whose_bodies_do_not_arrive_count_too_until_their_time_is_up
 
 async def test_the_version_is_told(serve: Serve) -> None:
     assert (await serve().client.get("/version")).json()["version"]
+
+
+async def test_every_path_is_in_the_published_schema_with_its_methods_and_no_other_is(serve: Serve) -> None:
+    it = serve()
+    document = (await it.client.get("/openapi.json")).json()
+    told = {(path, method) for path, methods in document["paths"].items() for method in methods}
+    routes = [route for route in it.app.routes if isinstance(route, Route) and route.include_in_schema]
+    served = {(route.path.replace(":path", ""), method.lower()) for route in routes for method in route.methods or ()}
+    assert told == served
+
+
+async def test_the_published_schema_says_what_may_be_asked_for_that_is_not_served(serve: Serve) -> None:
+    schemas = (await serve().client.get("/openapi.json")).json()["components"]["schemas"]
+    for kind in (CompletionParameters, ChatParameters):
+        told = schemas[kind.__name__]["properties"]
+        known = {**NEUTRAL, **kind.neutral}
+        assert {name: told[name]["enum"] for name in known} == {name: [None, *known[name]] for name in known}
+        assert told.keys() == known.keys() | kind.model_fields.keys()

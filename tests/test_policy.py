@@ -83,7 +83,7 @@ def test_a_priority_that_would_not_count_is_refused_and_says_what_would_make_it(
     loop.submit(submit(1, [1], 2, priority=-3))
     loop.drain()
     assert loop.received[1].finish is Finish.REFUSED
-    assert loop.received[1].error == "priority is -3, which only counts with --scheduling-policy priority"
+    assert loop.received[1].error == "priority: -3 only counts with --scheduling-policy priority"
 
 
 def test_requests_that_end_while_they_wait_do_not_disturb_the_order() -> None:

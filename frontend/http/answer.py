@@ -6,22 +6,47 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from frontend.callers import Caller
 from frontend.http.errors import ApiError
-from frontend.http.shapes import FINISH_REASONS, Shape
+from frontend.http.shapes import FINISH_REASONS
 from protocol.messages import Chunk, Finish, Generate
 
-DONE = b"data: [DONE]\n\n"
+
+class Telling(Protocol):
+    """How an endpoint tells an answer: whole, or in events, of which those that have a `type` are named by it."""
+
+    @property
+    def end(self) -> bytes:
+        """What a stream ends with, behind its last event."""
+
+    def place(self, chunk: Chunk) -> int:
+        """Return the index of the choice that a chunk belongs to."""
+
+    def whole(self, chunks: Sequence[Chunk]) -> dict[str, Any]:
+        """Return the answer in one piece; `chunks` are the last of each choice, which have all of its text."""
+
+    def opening(self, index: int) -> Iterable[dict[str, Any]]:
+        """Return the events that a choice begins with."""
+
+    def news(self, chunk: Chunk) -> Iterable[dict[str, Any]]:
+        """Return the events that tell of a chunk."""
+
+    def closing(self, chunks: Sequence[Chunk]) -> Iterable[dict[str, Any]]:
+        """Return the events behind the end of the last choice; `chunks` are the last of each."""
+
+    def failed(self, error: ApiError) -> Iterable[dict[str, Any]]:
+        """Return the events that a stream ends with in place of these if it fails."""
 
 
 def event(content: dict[str, Any]) -> bytes:
     """Return a server-sent event."""
-    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    name = f"event: {content['type']}\n" if "type" in content else ""
+    return f"{name}data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
 class Answer(Response):
@@ -37,7 +62,7 @@ class Answer(Response):
         self,
         caller: Caller,
         asks: Sequence[Generate],
-        shape: Shape,
+        shape: Telling,
         explain: Callable[[Chunk], ApiError],
     ) -> None:
         """Be ready to ask; `explain` makes an error of the end of a request that has none of OpenAI's reasons."""
@@ -81,8 +106,8 @@ class Answer(Response):
         try:
             await self._stream(first, send)
         except ApiError as error:
-            await _send_events((error.body(),), send)
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+            await _send_events(self._shape.failed(error), send)
+        await send({"type": "http.response.body", "body": self._shape.end, "more_body": False})
 
     def _checked(self, chunk: Chunk) -> Chunk:
         if chunk.finish != Finish.RUNNING and Finish(chunk.finish) not in FINISH_REASONS:

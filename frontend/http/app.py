@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -17,25 +18,43 @@ from starlette.routing import Route
 from frontend.callers import Callers
 from frontend.config import ServeConfig
 from frontend.core import FAILED, SHUTTING_DOWN, FrontendCore
-from frontend.http.answer import Answer
+from frontend.http.answer import Answer, Telling
 from frontend.http.body import object_of
 from frontend.http.cache import add_cache
 from frontend.http.errors import INVALID_VALUE, RETRY_AFTER, ApiError, timed_out, too_many, unavailable
 from frontend.http.gate import Gate
 from frontend.http.guard import KeyGuard
 from frontend.http.metrics import add_metrics
-from frontend.http.parameters import ChatParameters, CompletionParameters, parameters
+from frontend.http.openapi import add_openapi
+from frontend.http.parameters import ChatParameters, CompletionParameters, Parameters, parameters
 from frontend.http.request_id import HEADER, RequestId
+from frontend.http.response_parameters import ResponseParameters
+from frontend.http.response_shape import ResponseShape
 from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
 from frontend.http.timeline import Desk, add_timeline
 from frontend.http.tokens import add_tokens
+from frontend.model_text import ModelText
 from frontend.text_error import MOST_SHOWN
 from protocol.awake_clock import AwakeClock
 from protocol.logs import REQUEST
 from protocol.messages import Attached, Chunk, Finish, Generate
 
-_PARAMETERS = {"token_ids": "prompt", "bias_token_ids": "logit_bias"}
-"""What the fields of `Generate` that may be at fault are called here, if not the same."""
+_Kind = TypeVar("_Kind", bound=Parameters)
+
+_Tell = Callable[[_Kind, str, ModelText], Telling]
+"""Says how an answer is told: to what was asked, by the model of that name, which reads and writes text so."""
+
+
+def _choices(choices: CompletionChoices | ChatChoices) -> _Tell[CompletionParameters | ChatParameters]:
+    def shape(asked: CompletionParameters | ChatParameters, model: str, text: ModelText) -> Telling:
+        usage = asked.include_usage, asked.continuous_usage
+        return Shape(choices, model, *usage, asked.samples, text.pieces, asked.prompts(text))
+
+    return shape
+
+
+def _response(asked: ResponseParameters, model: str, text: ModelText) -> Telling:
+    return ResponseShape(asked, model, text.pieces)
 
 
 class Api:
@@ -49,15 +68,10 @@ class Api:
         self._gate = gate
         self._started = int(datetime.now(UTC).timestamp())
 
-    async def complete(
-        self,
-        request: Request,
-        kind: type[CompletionParameters | ChatParameters],
-        choices: CompletionChoices | ChatChoices,
-    ) -> Response:
-        """Answer a POST to either endpoint."""
-        asks, shape = await self._gate.read(request, lambda body: self._read(body, kind, choices))
-        explain = partial(self._explain, many=len(asks) > 1)
+    async def answer(self, request: Request, kind: type[_Kind], tell: _Tell[_Kind]) -> Response:
+        """Answer a POST that asks for text, by `kind` of parameters."""
+        asks, shape = await self._gate.read(request, lambda body: self._read(body, kind, tell))
+        explain = partial(self._explain, called=kind.called, many=len(asks) > 1)
         return Answer(self._callers.join(), asks, shape, explain)  # which leaves again, whatever happens
 
     async def models(self) -> Response:
@@ -80,14 +94,10 @@ class Api:
         """Say which version this is."""
         return JSONResponse({"version": _version()})
 
-    def _read(
-        self, body: bytes, kind: type[CompletionParameters | ChatParameters], choices: CompletionChoices | ChatChoices
-    ) -> tuple[list[Generate], Shape]:
+    def _read(self, body: bytes, kind: type[_Kind], tell: _Tell[_Kind]) -> tuple[list[Generate], Telling]:
         asked = parameters(kind, object_of(body))
         served = self._gate.check_model(asked.model)  # and whether it is still open: bodies take their time
-        text = self._core.text
-        shape = Shape(choices, served.model, asked.include_usage, asked.samples, text.pieces, asked.prompts(text))
-        return asked.generates(), shape
+        return asked.generates(), tell(asked, served.model, self._core.text)
 
     def _model(self, served: Attached) -> dict[str, Any]:
         return {
@@ -98,10 +108,13 @@ class Api:
             "max_model_len": served.max_model_len,
         }
 
-    def _explain(self, chunk: Chunk, *, many: bool) -> ApiError:
-        """Say what was wrong with a request, or of `many` with which prompt of it."""
+    def _explain(self, chunk: Chunk, *, called: Mapping[str, str], many: bool) -> ApiError:
+        """Say what was wrong with a request, or of `many` with which prompt of it.
+
+        `called` has the names of the fields of `Generate` that are another here.
+        """
         if chunk.finish == Finish.REFUSED and not self._core.draining:
-            param = _PARAMETERS.get(chunk.at_fault, chunk.at_fault) or None
+            param = called.get(chunk.at_fault, chunk.at_fault) or None
             where = f"prompt[{chunk.request}]: " if many and param == "prompt" else ""
             return ApiError(400, where + chunk.error, param=param, code=chunk.code or (param and INVALID_VALUE))
         if chunk.finish == Finish.TIMEOUT:
@@ -123,11 +136,15 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
 
     @app.post("/v1/completions", response_model=None)
     async def completions(request: Request) -> Response:
-        return await api.complete(request, CompletionParameters, CompletionChoices())
+        return await api.answer(request, CompletionParameters, _choices(CompletionChoices()))
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request) -> Response:
-        return await api.complete(request, ChatParameters, ChatChoices())
+        return await api.answer(request, ChatParameters, _choices(ChatChoices()))
+
+    @app.post("/v1/responses", response_model=None)
+    async def responses(request: Request) -> Response:
+        return await api.answer(request, ResponseParameters, _response)
 
     app.get("/v1/models", response_model=None)(api.models)
     app.get("/v1/models/{model:path}", response_model=None)(api.model)
@@ -138,6 +155,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     add_tokens(app, core, gate)
     add_cache(app, core, callers, clock, gate)
     add_timeline(app, desk, config.max_body_mib)
+    add_openapi(app, _version())
     paths = [
         route.path
         for route in app.routes

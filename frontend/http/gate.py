@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -39,6 +40,10 @@ class Gate:
         try:
             body = await read_body(request, self._most_mib)
             return await self._callers.in_turn(lambda: make(body))
+        except ApiError as error:
+            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                self._core.counters["refused"] += 1
+            raise
         finally:
             self._arriving -= 1
 

@@ -9,9 +9,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
 
+from frontend.chat import Role
 from frontend.http.errors import INVALID_TYPE, INVALID_VALUE, ApiError
 from frontend.http.prompts import Prompts
 from frontend.http.unsupported import refuse_unsupported
+from frontend.http.wrong import WrongError, not_a, too_many
 from frontend.model_text import ModelText
 from frontend.text_error import shown
 from protocol.fields import INT64_MAX, INT64_MIN
@@ -51,41 +53,62 @@ DEFAULT_MAX_TOKENS = 16
 
 _Asked = TypeVar("_Asked", bound="Asked")
 
+_Words = Annotated[str, Field(min_length=1)]
+_TokenId = Annotated[int, Field(ge=0, le=TOKEN_ID_MAX)]
+TokenIds = list[_TokenId]
+_Prompt = Annotated[TokenIds, Field(min_length=1)]
+_Prompts = (
+    _Words
+    | _Prompt
+    | Annotated[list[_Words], Field(min_length=1, max_length=MOST_CHOICES)]
+    | Annotated[list[_Prompt], Field(min_length=1, max_length=MOST_CHOICES)]
+)
+_TokenName = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
+_Bias = Annotated[float, Field(ge=-BIAS_MAX, le=BIAS_MAX)]
+_OnlyThose = Field(max_length=MOST_TOKEN_IDS, json_schema_extra={"additionalProperties": False})
+_Biases = Annotated[dict[_TokenName, _Bias], _OnlyThose] | None
+_Allowed = Annotated[TokenIds, Field(min_length=1, max_length=MOST_TOKEN_IDS)] | None
+_BadWords = Annotated[list[_Words], Field(max_length=MOST_TOKEN_IDS)] | None
+_Stop = _Words | Annotated[list[_Words], Field(max_length=MOST_STOPS)] | None
+_StopTokens = Annotated[TokenIds, Field(max_length=MOST_STOP_TOKENS)] | None
+_Salt = Annotated[str, Field(min_length=1, max_length=MOST_SALT)] | None
+_User = Annotated[str, Field(max_length=MOST_USER)] | None
+"""What the checks below take, as types: the published schema says what they say."""
 
-class _WrongError(ValueError):
-    """A parameter is not as it must be."""
 
-    def __init__(self, text: str, *, at: str = "", code: str = INVALID_VALUE) -> None:
-        """Say what is wrong; `at` leads on from the parameter, as in [3]."""
-        super().__init__(text)
-        self.at = at
-        self.code = code
+class TextPart(BaseModel):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
 
 
-def _not_a(rule: str, value: Any, at: str = "") -> _WrongError:
-    return _WrongError(f"must be {rule}, got {shown(value)}", at=at, code=INVALID_TYPE)
+class ChatMessage(BaseModel):
+    """A message, as the chat template takes it; what else it may hold is for the template to know."""
+
+    role: Role
+    content: str | list[TextPart] | None = None
 
 
-def _too_many(value: list[Any], most: int, what: str) -> _WrongError:
-    return _WrongError(f"must hold at most {most} {what}, got {len(value)}")
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
 
 
 def _prompts(value: Any) -> tuple[str | list[int], ...]:
     """Return one prompt or many as many."""
     if not isinstance(value, str | list):
-        raise _not_a("a string, a list of token ids, or a list of either", value)
+        raise not_a("a string, a list of token ids, or a list of either", value)
     one = isinstance(value, str) or (bool(value) and all(type(each) is int for each in value))
     prompts: Any = [value] if one else value
     if len(prompts) > MOST_CHOICES:
-        raise _too_many(prompts, MOST_CHOICES, "prompts")
+        raise too_many(prompts, MOST_CHOICES, "prompts")
     if not prompts:
-        raise _WrongError("must not be empty")
+        raise WrongError("must not be empty")
     if {type(each) for each in prompts} not in ({str}, {list}):
-        raise _not_a("all strings, all token ids, or all lists of token ids", value)
+        raise not_a("all strings, all token ids, or all lists of token ids", value)
     for index, each in enumerate(prompts):
         at = "" if one else f"[{index}]"
         if not each:
-            raise _WrongError("must not be empty", at=at)
+            raise WrongError("must not be empty", at=at)
         if isinstance(each, list):
             token_ids(each, at)
     return tuple(prompts)
@@ -94,19 +117,19 @@ def _prompts(value: Any) -> tuple[str | list[int], ...]:
 def token_ids(value: Any, at: str = "") -> list[int]:
     """Return a list of numbers that may be token ids; `at` is where in the parameter it stands."""
     if not isinstance(value, list):
-        raise _not_a("a list of token ids", value, at)
+        raise not_a("a list of token ids", value, at)
     for index, token in enumerate(value):
         if type(token) is not int:
-            raise _not_a("a token id", token, f"{at}[{index}]")
+            raise not_a("a token id", token, f"{at}[{index}]")
         if not 0 <= token <= TOKEN_ID_MAX:
-            raise _WrongError(f"must be from 0 to {TOKEN_ID_MAX}, got {token}", at=f"{at}[{index}]")
+            raise WrongError(f"must be from 0 to {TOKEN_ID_MAX}, got {token}", at=f"{at}[{index}]")
     return value
 
 
 def _stop_token_ids(value: Any) -> list[int]:
     ids = [] if value is None else token_ids(value)
     if len(ids) > MOST_STOP_TOKENS:
-        raise _too_many(ids, MOST_STOP_TOKENS, "token ids")
+        raise too_many(ids, MOST_STOP_TOKENS, "token ids")
     return ids
 
 
@@ -115,9 +138,9 @@ def _allowed(value: Any) -> list[int] | None:
         return None
     ids = token_ids(value)
     if not ids:
-        raise _WrongError("must not be empty")
+        raise WrongError("must not be empty")
     if len(ids) > MOST_TOKEN_IDS:
-        raise _too_many(ids, MOST_TOKEN_IDS, "token ids")
+        raise too_many(ids, MOST_TOKEN_IDS, "token ids")
     return ids
 
 
@@ -125,20 +148,20 @@ def _logit_bias(value: Any) -> dict[int, float]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _not_a("an object of token ids and numbers", value)
+        raise not_a("an object of token ids and numbers", value)
     if len(value) > MOST_TOKEN_IDS:
-        raise _too_many(list(value), MOST_TOKEN_IDS, "token ids")
+        raise too_many(list(value), MOST_TOKEN_IDS, "token ids")
     biases: dict[int, float] = {}
     for name, bias in value.items():
         at = f"[{shown(name)}]"
         if not (name.isascii() and name.isdigit() and str(int(name[:_DIGITS])) == name):
-            raise _WrongError("must be named by a token id", at=at, code=INVALID_TYPE)
+            raise WrongError("must be named by a token id", at=at, code=INVALID_TYPE)
         if int(name) > TOKEN_ID_MAX:
-            raise _WrongError(f"must be named by a token id of at most {TOKEN_ID_MAX}", at=at)
+            raise WrongError(f"must be named by a token id of at most {TOKEN_ID_MAX}", at=at)
         if type(bias) is not int and type(bias) is not float:
-            raise _not_a("a number", bias, at)
+            raise not_a("a number", bias, at)
         if not -BIAS_MAX <= bias <= BIAS_MAX:
-            raise _WrongError(f"must be from {-BIAS_MAX:g} to {BIAS_MAX:g}, got {shown(bias)}", at=at)
+            raise WrongError(f"must be from {-BIAS_MAX:g} to {BIAS_MAX:g}, got {shown(bias)}", at=at)
         biases[int(name)] = float(bias)
     return biases
 
@@ -146,22 +169,22 @@ def _logit_bias(value: Any) -> dict[int, float]:
 def _bad_words(value: Any) -> tuple[str, ...]:
     words = [] if value is None else value
     if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
-        raise _not_a("a list of strings", value)
+        raise not_a("a list of strings", value)
     if len(words) > MOST_TOKEN_IDS:
-        raise _too_many(words, MOST_TOKEN_IDS, "strings")
+        raise too_many(words, MOST_TOKEN_IDS, "strings")
     if "" in words:
-        raise _WrongError("must not be empty", at=f"[{words.index('')}]")
+        raise WrongError("must not be empty", at=f"[{words.index('')}]")
     return tuple(words)
 
 
 def _stop(value: Any) -> tuple[str, ...]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
-        raise _not_a("a string or a list of strings", value)
+        raise not_a("a string or a list of strings", value)
     if len(stops) > MOST_STOPS:
-        raise _too_many(stops, MOST_STOPS, "strings")
+        raise too_many(stops, MOST_STOPS, "strings")
     if "" in stops:
-        raise _WrongError("must not be empty", at="" if isinstance(value, str) else f"[{stops.index('')}]")
+        raise WrongError("must not be empty", at="" if isinstance(value, str) else f"[{stops.index('')}]")
     return tuple(stops)
 
 
@@ -169,9 +192,9 @@ def _salt(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _not_a("a string", value)
+        raise not_a("a string", value)
     if not 1 <= len(value) <= MOST_SALT:
-        raise _WrongError(f"must have 1 to {MOST_SALT} characters, got {len(value)}")
+        raise WrongError(f"must have 1 to {MOST_SALT} characters, got {len(value)}")
     return value
 
 
@@ -179,29 +202,29 @@ def _user(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _not_a("a string", value)
+        raise not_a("a string", value)
     if len(value) > MOST_USER:
-        raise _WrongError(f"must have at most {MOST_USER} characters, got {len(value)}")
+        raise WrongError(f"must have at most {MOST_USER} characters, got {len(value)}")
     return value
 
 
 def chat_messages(value: Any) -> tuple[dict[str, Any], ...]:
     """Return a list of objects as messages; the chat template reads what is in them."""
     if not isinstance(value, list):
-        raise _not_a("a list of messages", value)
+        raise not_a("a list of messages", value)
     for index, each in enumerate(value):
         if not isinstance(each, dict):
-            raise _not_a("an object", each, f"[{index}]")
+            raise not_a("an object", each, f"[{index}]")
     if len(value) > MOST_MESSAGES:
-        raise _too_many(value, MOST_MESSAGES, "messages")
+        raise too_many(value, MOST_MESSAGES, "messages")
     if not value:
-        raise _WrongError("must not be empty")
+        raise WrongError("must not be empty")
     return tuple(value)
 
 
 _Penalty = Annotated[float | None, Field(ge=-PENALTY_MAX, le=PENALTY_MAX, allow_inf_nan=False)]
 _Logprobs = Annotated[int | None, Field(ge=0, le=MOST_LOGPROBS)]
-_Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
+Limit = Annotated[int | None, Field(ge=1, le=COUNT_MAX)]
 _LimitOrNothing = Annotated[int | None, Field(ge=0, le=COUNT_MAX)]
 _Samples = Annotated[int | None, Field(ge=1, le=MOST_SAMPLES)]
 
@@ -211,7 +234,8 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
     include_usage: bool | None = None
-    continuous_usage_stats: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class Asked(BaseModel):
@@ -227,13 +251,16 @@ class Asked(BaseModel):
 
 
 class Parameters(Asked):
-    """What both endpoints that answer know."""
+    """What all endpoints that answer know."""
+
+    called: ClassVar[Mapping[str, str]] = {"token_ids": "prompt", "bias_token_ids": "logit_bias"}
+    """What the fields of `Generate` that may be at fault are called here, if not the same."""
 
     n: _Samples = None
     best_of: _Samples = None
     timeout: Annotated[float | None, Field(ge=TIMEOUT_MIN, le=TIMEOUT_MAX, allow_inf_nan=False)] = None
-    max_tokens: _Limit = None
-    max_completion_tokens: _Limit = None
+    max_tokens: Limit = None
+    max_completion_tokens: Limit = None
     temperature: Annotated[float | None, Field(ge=0, le=TEMPERATURE_MAX, allow_inf_nan=False)] = None
     top_k: Annotated[int | None, Field(ge=-1, le=COUNT_MAX)] = None
     top_p: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
@@ -241,17 +268,17 @@ class Parameters(Asked):
     repetition_penalty: Annotated[float | None, Field(ge=REPETITION_MIN, le=REPETITION_MAX, allow_inf_nan=False)] = None
     presence_penalty: _Penalty = None
     frequency_penalty: _Penalty = None
-    logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias)] = {}
-    allowed_token_ids: Annotated[list[int] | None, PlainValidator(_allowed)] = None
-    bad_words: Annotated[tuple[str, ...], PlainValidator(_bad_words)] = ()
+    logit_bias: Annotated[dict[int, float], PlainValidator(_logit_bias, json_schema_input_type=_Biases)] = {}
+    allowed_token_ids: Annotated[list[int] | None, PlainValidator(_allowed, json_schema_input_type=_Allowed)] = None
+    bad_words: Annotated[tuple[str, ...], PlainValidator(_bad_words, json_schema_input_type=_BadWords)] = ()
     min_tokens: Annotated[int | None, Field(ge=0, le=COUNT_MAX)] = None
     seed: Annotated[int | None, Field(ge=INT64_MIN, le=INT64_MAX)] = None
-    stop: Annotated[tuple[str, ...], PlainValidator(_stop)] = ()
-    stop_token_ids: Annotated[list[int], PlainValidator(_stop_token_ids)] = []
+    stop: Annotated[tuple[str, ...], PlainValidator(_stop, json_schema_input_type=_Stop)] = ()
+    stop_token_ids: Annotated[list[int], PlainValidator(_stop_token_ids, json_schema_input_type=_StopTokens)] = []
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
-    cache_salt: Annotated[str, PlainValidator(_salt)] = ""
-    user: Annotated[str, PlainValidator(_user)] = ""
+    cache_salt: Annotated[str, PlainValidator(_salt, json_schema_input_type=_Salt)] = ""
+    user: Annotated[str, PlainValidator(_user, json_schema_input_type=_User)] = ""
     priority: Annotated[int | None, Field(ge=PRIORITY_MIN, le=PRIORITY_MAX)] = None
     prompt_logprobs: _Logprobs = None
     stream: bool | None = None
@@ -261,6 +288,11 @@ class Parameters(Asked):
     def include_usage(self) -> bool:
         """Whether a stream ends with its token counts."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether each chunk of a stream has the token counts so far."""
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
     @property
     def limit(self) -> int | None:
@@ -281,6 +313,10 @@ class Parameters(Asked):
         if self.best_of is not None and self.best_of != self.samples:
             return "best_of", f"must be n, which is {self.samples}, for all that is sampled is answered"
         return super().mismatch()
+
+    def generates(self) -> list[Generate]:
+        """Return the messages that ask the core for all that is wanted."""
+        raise NotImplementedError
 
     def generate(self, request: int, limit: int | None, **what: Any) -> Generate:
         """Return the message that asks the core for one answer; `what` is a prompt, and what the others have not."""
@@ -323,7 +359,7 @@ class CompletionParameters(Parameters):
     max_completion_tokens: _LimitOrNothing = None
     logprobs: _Logprobs = None
     echo: bool | None = None
-    prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts)]
+    prompt: Annotated[tuple[str | list[int], ...], PlainValidator(_prompts, json_schema_input_type=_Prompts)]
 
     def mismatch(self) -> tuple[str, str] | None:
         """As for all, and something is answered, of not too many choices."""
@@ -367,7 +403,7 @@ class ChatParameters(Parameters):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_special_tokens": (False,), "echo": (False,)}
     logprobs: bool | None = None
     top_logprobs: _Logprobs = None
-    messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(chat_messages)]
+    messages: Annotated[tuple[dict[str, Any], ...], PlainValidator(chat_messages, json_schema_input_type=Messages)]
 
     def mismatch(self) -> tuple[str, str] | None:
         """As for all, and the likeliest tokens go with the ones that came."""
@@ -420,20 +456,20 @@ def _explained(first: ErrorDetails) -> ApiError:
     return ApiError(400, f"{where}{wrong.at}: {wrong}", param=str(first["loc"][0]), code=wrong.code)
 
 
-def _wrong(first: ErrorDetails) -> _WrongError:
+def _wrong(first: ErrorDetails) -> WrongError:
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
-    if isinstance(cause := context.get("error"), _WrongError):
+    if isinstance(cause := context.get("error"), WrongError):
         return cause
     if kind == "missing":
-        return _WrongError("must be given", code="missing_required_parameter")
+        return WrongError("must be given", code="missing_required_parameter")
     if kind in _TYPES:
-        return _not_a(_TYPES[kind], value)
+        return not_a(_TYPES[kind], value)
     if "ge" in context:
         return _beyond("at least", context["ge"], value, "below_min_value")
     return _beyond("at most", context["le"], value, "above_max_value")
 
 
-def _beyond(words: str, bound: float, value: Any, code: str) -> _WrongError:
+def _beyond(words: str, bound: float, value: Any, code: str) -> WrongError:
     number = "integer" if isinstance(bound, int) else "decimal"  # as the parameter is
     limit = int(bound) if bound == int(bound) else bound
-    return _WrongError(f"must be {words} {limit}, got {shown(value)}", code=f"{number}_{code}")
+    return WrongError(f"must be {words} {limit}, got {shown(value)}", code=f"{number}_{code}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from frontend.http.errors import ApiError
 from frontend.http.logprobs import characters, of_chat, of_completion
 from frontend.http.prompts import Prompts
 from frontend.token_pieces import TokenPieces
@@ -16,6 +17,8 @@ from protocol.messages import Chunk, Finish
 
 FINISH_REASONS = {Finish.STOP: "stop", Finish.LENGTH: "length"}
 """Every other end is an error here."""
+
+DONE = b"data: [DONE]\n\n"
 
 
 class CompletionChoices:
@@ -99,9 +102,12 @@ class Shape:
     Of each prompt there are `samples` choices, one behind the other.
     """
 
+    end: ClassVar[bytes] = DONE
+
     choices: CompletionChoices | ChatChoices
     model: str
     include_usage: bool
+    continuous_usage: bool
     samples: int
     pieces: TokenPieces
     prompts: Prompts
@@ -158,12 +164,17 @@ class Shape:
         logprobs = self._logprobs(chunk)
         if not chunk.text and logprobs is None and reason is None:
             return echo
+        counts = {"usage": _counts(chunk.prompt_tokens, chunk.output_tokens)} if self.continuous_usage else {}
         news = self.choices.news(place, chunk.text, logprobs, reason)
-        return [*echo, *[self._chunk([choice]) for choice in news]]
+        return [*echo, *[self._chunk([choice]) | counts for choice in news]]
 
     def closing(self, chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
         """Return what follows the last choice's end: the token counts, if they were asked for."""
         return [self._chunk([]) | {"usage": usage(chunks)}] if self.include_usage else []
+
+    def failed(self, error: ApiError) -> list[dict[str, Any]]:
+        """Return what a stream ends with if it fails."""
+        return [error.body()]
 
     def _logprobs(self, chunk: Chunk) -> dict[str, Any] | None:
         known = chunk.logprobs
@@ -199,9 +210,9 @@ def usage(chunks: Sequence[Chunk]) -> dict[str, Any]:
     """Return the token counts of all choices together; an end token counts, a prompt does once for all its samples."""
     prompts = [chunk for chunk in chunks if chunk.index == 0]
     prompt, output = sum(chunk.prompt_tokens for chunk in prompts), sum(chunk.output_tokens for chunk in chunks)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": sum(chunk.cached_tokens for chunk in prompts)},
-    }
+    cached = sum(chunk.cached_tokens for chunk in prompts)
+    return _counts(prompt, output) | {"prompt_tokens_details": {"cached_tokens": cached}}
+
+
+def _counts(prompt: int, output: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}

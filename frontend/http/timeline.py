@@ -7,21 +7,22 @@ import os
 import stat
 from base64 import b64encode
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from frontend.http.body import object_of, read_body
-from frontend.http.errors import ApiError, unavailable
+from frontend.http.errors import INVALID_TYPE, INVALID_VALUE, ApiError, unavailable
 from frontend.http.own_page import check_own_page
 from frontend.http.page_files import PAGE_PATH, PAGE_PATHS, page_file
 from frontend.text_error import MOST_SHOWN, shown
 from frontend.timeline_desk import Question, TimelineUnavailableError
 from protocol.messages import AskTimeline, StartTimeline, StopTimeline, TimelineState, View
-from timeline.config import wrong_name
+from timeline.config import MOST_NAME_BYTES, wrong_name
 
 NUMBERED_BY_THE_DESK = 0
 
@@ -116,6 +117,13 @@ def add_timeline(app: FastAPI, desk: Desk, most_mib: float) -> None:
     app.post("/timeline/stop", response_model=None)(api.stop)
 
 
+class StartParameters(BaseModel):
+    """POST /timeline/start, as far as a schema can say what `_file` checks."""
+
+    model_config = ConfigDict(extra="forbid")
+    file: Annotated[str, Field(max_length=MOST_NAME_BYTES, pattern=r"^$|^[^./\\][^/\\]*\.json(\.gz)?$")] | None = None
+
+
 def _look_at(path: Path) -> os.stat_result | None:
     """Return what is known of a file; None if it can't be read."""
     try:
@@ -139,10 +147,10 @@ def _file(body: bytes) -> str:
     if file is None or file == "":
         return ""
     if not isinstance(file, str):
-        raise _bad_file(f"must be a string, got {shown(file)}")
+        raise _bad_file(f"must be a string, got {shown(file)}", INVALID_TYPE)
     problem = wrong_name(file)
     if problem:
-        raise _bad_file(problem)
+        raise _bad_file(problem, INVALID_VALUE)
     return file
 
 
@@ -150,8 +158,8 @@ def _conflict(text: str) -> ApiError:
     return ApiError(409, text, code="timeline_conflict")
 
 
-def _bad_file(text: str) -> ApiError:
-    return ApiError(400, f"file: {text}", param="file")
+def _bad_file(text: str, code: str) -> ApiError:
+    return ApiError(400, f"file: {text}", param="file", code=code)
 
 
 def _state(state: TimelineState) -> dict[str, Any]:

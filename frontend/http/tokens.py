@@ -14,7 +14,7 @@ from frontend.core import FrontendCore
 from frontend.http.body import object_of
 from frontend.http.errors import INVALID_VALUE, ApiError
 from frontend.http.gate import Gate
-from frontend.http.parameters import Asked, chat_messages, parameters, token_ids
+from frontend.http.parameters import Asked, Messages, TokenIds, chat_messages, parameters, token_ids
 from frontend.reading import read
 from frontend.text_error import TextError
 from protocol.messages import Attached
@@ -24,12 +24,17 @@ def _some_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
     return None if value is None else chat_messages(value)
 
 
+_Messages = Messages | None
+
+
 class TokenizeParameters(Asked):
     """POST /tokenize."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"add_generation_prompt": (True, False)}
     prompt: str | None = None
-    messages: Annotated[tuple[dict[str, Any], ...] | None, PlainValidator(_some_messages)] = None
+    messages: Annotated[
+        tuple[dict[str, Any], ...] | None, PlainValidator(_some_messages, json_schema_input_type=_Messages)
+    ] = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
@@ -46,7 +51,7 @@ class TokenizeParameters(Asked):
 class DetokenizeParameters(Asked):
     """POST /detokenize."""
 
-    tokens: Annotated[list[int], PlainValidator(token_ids)]
+    tokens: Annotated[list[int], PlainValidator(token_ids, json_schema_input_type=TokenIds)]
 
 
 class TokensApi:

@@ -55,6 +55,16 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """What each may be all the same, beside null: that which asks for nothing."""
 
+INSTEAD = {
+    "background": "answers are waited for",
+    "conversation": "nothing is kept here, so all that was said must come as input",
+    "max_completion_tokens": "it is called max_output_tokens here",
+    "max_tokens": "it is called max_output_tokens here",
+    "previous_response_id": "nothing is kept here, so all that was said must come as input",
+    "truncation": "what is too long is refused, and nothing is left out of it",
+}
+"""What there is in place of some, where it is not obvious."""
+
 
 def refuse_unsupported(document: Mapping[str, Any], neutral_here: Mapping[str, tuple[Any, ...]]) -> None:
     """Raise `ApiError` if a request asks for what can't be served yet; `neutral_here` is its endpoint's own."""
@@ -63,9 +73,10 @@ def refuse_unsupported(document: Mapping[str, Any], neutral_here: Mapping[str, t
         neutral = known.get(name)
         if neutral is not None and value is not None and not any(_same(value, each) for each in neutral):
             also = "".join(f" or {shown(each)}" for each in neutral)
+            instead = f": {INSTEAD[name]}" if name in INSTEAD else ""
             raise ApiError(
                 400,
-                f"{name}: {shown(value)} is not supported; leave it out, or send null{also}",
+                f"{name}: {shown(value)} is not supported{instead}; leave it out, or send null{also}",
                 param=name,
                 code="unsupported_parameter",
             )
