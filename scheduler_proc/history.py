@@ -23,29 +23,21 @@ class TokenHistory:
         self._arena = np.zeros((blocks + 1, block_size), np.uint32)
         self._flat = self._arena.reshape(-1)
 
-    def write_rows(
-        self,
-        tables: NDArray[np.int32],
-        slots: NDArray[np.intp],
-        positions: NDArray[np.int32],
-        token: NDArray[np.uint32],
-    ) -> None:
-        """Write one token per row: `token[i]` at `positions[i]` of the request whose table is `tables[slots[i]]`."""
-        self._flat[self._places(tables, slots, positions)] = token
+    def write_each(self, block: NDArray[np.int32], place: NDArray[np.int32], token: NDArray[np.uint32]) -> None:
+        """Write `token[i]` at `place[i]` of `block[i]`."""
+        at = block.astype(np.intp)
+        at *= self.block_size
+        at += place
+        self._flat[at] = token
 
     def read_rows(
         self, tables: NDArray[np.int32], slots: NDArray[np.intp], positions: NDArray[np.int32]
     ) -> NDArray[np.uint32]:
         """Return one token per row, u4: that at `positions[i]` of the request whose table is `tables[slots[i]]`."""
-        return self._flat[self._places(tables, slots, positions)]
-
-    def _places(
-        self, tables: NDArray[np.int32], slots: NDArray[np.intp], positions: NDArray[np.int32]
-    ) -> NDArray[np.intp]:
         size, place = self.block_size, positions.astype(np.intp)
         block = place // size
         place += (tables[slots, block] - block) * size
-        return place
+        return self._flat[place]
 
     def write(self, table: NDArray[np.int32], tokens: NDArray[np.uint32]) -> None:
         """Write a request's first len(tokens) tokens, u4, through its table."""

@@ -54,6 +54,7 @@ class Running:
         blocks = np.concatenate((prefix.blocks, own))
         slots.table[slot, : len(blocks)] = blocks
         slots.table_len[slot] = len(blocks)
+        slots.newest_block[slot] = blocks[max(0, request.waiting_len - 2) // self.blocks.block_size]
         self.history.write(own, request.waiting_tokens()[found * self.blocks.block_size :])
         self.cache.enter(slot, prefix)
         return blocks
@@ -95,9 +96,14 @@ class Running:
 
     def append(self, rows: NDArray[np.intp], token: NDArray[np.uint32], now: float) -> NDArray[np.int32]:
         """Add a settled token to each of some slots; return the lengths that they had before."""
-        slots = self.slots
+        slots, size = self.slots, self.blocks.block_size
         length = slots.settled_len[rows]
-        self.history.write_rows(slots.table, rows, length - 1, slots.newest[rows])
+        index = (length - 1) // size
+        place = length - 1 - index * size
+        # Of each row's table a line of memory would have to come; most rows go on in the block they were in.
+        if len(begun := (place == 0).nonzero()[0]):
+            slots.newest_block[rows[begun]] = slots.table[rows[begun], index[begun]]
+        self.history.write_each(slots.newest_block[rows], place, slots.newest[rows])
         slots.newest[rows] = token
         slots.newest_at[rows] = now
         slots.settled_len[rows] = length + 1
@@ -136,6 +142,8 @@ class Running:
         held = [slots.table[slot, : slots.table_len[slot]] for slot in live]
         self.blocks.check(np.concatenate(held) if held else np.zeros(0, np.int32))
         self.cache.check()
+        newest = np.maximum(slots.settled_len[live] - 2, 0) // self.blocks.block_size
+        assert (slots.newest_block[live] == slots.table[live, newest]).all(), "a token would go into another's block"
         room = slots.table_len[live] * self.blocks.block_size
         assert (slots.planned_len[live] <= room).all(), "a row was sent without a block for it"
         for request in self.requests():

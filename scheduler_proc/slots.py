@@ -56,6 +56,7 @@ class SlotTable:
         self.listed = np.zeros(total, bool)  # whether log probabilities are wanted
         self.table = np.zeros((total, max_blocks), np.int32)
         self.table_len = np.zeros(total, np.int32)
+        self.newest_block = np.zeros(total, np.int32)  # the table's block of position settled_len - 2: no need to look
         self.named = np.zeros(total, np.int32)  # so many blocks of the table have been named in the prefix index
         self.named_block = np.zeros(total, np.int32)  # the last of them there, which may be another's, and its serial
         self.named_serial = np.zeros(total, np.int64)
