@@ -79,11 +79,12 @@ def drain(family: Family, serve: ServeConfig, stop: StopSignal, tell: Progress) 
     """
     stop.hush()
     tell("stopping", f"what runs has {serve.drain_timeout:g} s to finish; a second Ctrl-C or SIGTERM ends it at once")
-    frontend = next(child for child in family.children if child.name == "frontend")
-    frontend.ask_to_end()
+    frontends = [child for child in family.children if child.name.startswith("frontend")]
+    for frontend in frontends:
+        frontend.ask_to_end()
     asked = time.monotonic()
-    while not frontend.drained:
-        patience = serve.drain_timeout + CUT_SECONDS if frontend.answered else ANSWER_SECONDS
+    while busy := [frontend for frontend in frontends if not frontend.drained]:
+        patience = serve.drain_timeout + CUT_SECONDS if any(each.answered for each in busy) else ANSWER_SECONDS
         left = asked + patience - time.monotonic()
         if left <= 0 or stop.times > 1:
             return

@@ -9,7 +9,19 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from bench import arrivals, decode, headline, interference, prefill, recording, scheduler, serve, simulate, throughput
+from bench import (
+    arrivals,
+    decode,
+    frontend,
+    headline,
+    interference,
+    prefill,
+    recording,
+    scheduler,
+    serve,
+    simulate,
+    throughput,
+)
 from bench.contestant import BenchmarkError
 from checkpoint import CheckpointError
 from protocol.errors import ProtocolError
@@ -24,6 +36,7 @@ BENCHMARKS = {
     "decode": decode,
     "prefill": prefill,
     "interference": interference,
+    "frontend": frontend,
     "arrivals": arrivals,
     "serve": serve,
 }

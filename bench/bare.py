@@ -20,27 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.contestant import BenchmarkError
+from bench.frontends import end, frontends, wait_until_ready
 from bench.moments import Moments
 from bench.step_times import DeviceTime, StepTimes, device_time, from_timeline
 from bench.streaming_clients import StreamingClients
 from bench.thin import Answered, ThinClient
 from bench.workload import Workload
-from frontend.config import FrontendConfig, ServeConfig, TextConfig
+from frontend.config import FrontendConfig
 from gpu_worker.config import EngineConfig, WorkerConfig
 from protocol.endpoints import PrivateDirectory
 from protocol.messages import StartTimeline, StopTimeline, TimelineState
 from protocol.options import to_arguments
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
-from stepahead.family import INSIST_SECONDS, Child, Family, StartError
+from stepahead.family import Child, Family, StartError
 from stepahead.progress import Progress
 from timeline.ask import ask
 from timeline.config import CollectorConfig, TimelineConfig
 from timeline.errors import TraceError
 
 _T = TypeVar("_T")
-
-START_SECONDS = 900.0
-END_SECONDS = 5.0
 
 HEARSAY_SECONDS = 0.2
 """How long after us a worker may hear that it is to record. What it has not recorded by then is in no idle share."""
@@ -73,7 +71,7 @@ class Bare:
         self._start("timeline", "timeline collect", to_arguments(*collect))
         worker = WorkerConfig(bind=self._worker, timeline=self._collector)
         self._start("worker", "gpu_worker", to_arguments(worker, engine))
-        self._wait()
+        wait_until_ready(self._family, self._tell)
 
     def run(self, name: str, scheduling: SchedulingConfig, workload: Workload) -> tuple[Answered, StepTimes]:
         """Do a workload with a new scheduler; return what the client saw, and what the device did.
@@ -93,13 +91,13 @@ class Bare:
         return moments, device_time(file)
 
     def stream(
-        self, name: str, scheduling: SchedulingConfig, workload: Workload, clients: int
+        self, name: str, scheduling: SchedulingConfig, workload: Workload, clients: int, frontends: int, *, http: bool
     ) -> tuple[Answered, StepTimes]:
-        """As `run`, but with a new frontend, too, and every token streamed as text to `clients` processes."""
+        """As `run`, but with new `frontends`, too, and every token streamed as text to `clients` processes."""
         with (
             self._scheduler(scheduling) as scheduler,
-            self._frontend(scheduler) as address,
-            StreamingClients(address, clients) as readers,
+            self._frontends(scheduler, frontends, http=http) as where,
+            StreamingClients(where, clients) as readers,
         ):
             answered, file = self._recorded(name, lambda: readers.run(workload))
         return answered, from_timeline(file)
@@ -114,21 +112,21 @@ class Bare:
             yield address
 
     @contextlib.contextmanager
-    def _frontend(self, scheduler: str) -> Iterator[str]:
-        """Yield the address for clients of a frontend."""
+    def _frontends(self, scheduler: str, count: int, *, http: bool) -> Iterator[str]:
+        """Yield where clients find so many frontends."""
         address = self._directory.address(f"clients-{self._runs}")
         config = FrontendConfig(scheduler=(scheduler,), bind=address, model=self._model, timeline=self._collector)
-        with self._for_now("frontend", "frontend", to_arguments(config, TextConfig(), ServeConfig(http=False))):
-            yield address
+        with frontends(self._family, count, config, self._directory, self._tell, http=http) as there:
+            yield there.where
 
     @contextlib.contextmanager
     def _for_now(self, name: str, module: str, arguments: Sequence[str]) -> Iterator[None]:
         child = self._start(name, module, arguments)
         try:
-            self._wait()
+            wait_until_ready(self._family, self._tell)
             yield
         finally:
-            self._end(child)
+            end(self._family, child)
 
     def _recorded(self, name: str, work: Callable[[], _T]) -> tuple[_T, Path]:
         """Return what `work` returns, and the recording of the time that it took."""
@@ -148,32 +146,9 @@ class Bare:
 
     def _start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
         try:
-            self._family.start(name, module, arguments)
+            return self._family.start(name, module, arguments)
         except StartError as error:
             raise BenchmarkError(str(error)) from None
-        return self._family.children[-1]
-
-    def _wait(self) -> None:
-        """Wait until all that was started is ready."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self._family.ready:
-            gone = self._family.listen(max(0.0, deadline - time.monotonic()), self._tell)
-            if gone is not None:
-                raise BenchmarkError(f"{gone.name}: {gone.how_it_ended()}")
-            if time.monotonic() > deadline:
-                raise BenchmarkError(f"not ready within {START_SECONDS:g} s")
-
-    def _end(self, child: Child) -> None:
-        """End one process; nothing is under way any more."""
-        deadline = time.monotonic() + END_SECONDS
-        while not child.ended(INSIST_SECONDS) and time.monotonic() < deadline:
-            child.ask_to_end()  # a frontend that has drained waits to be asked again
-        child.process.kill()
-        child.process.wait()
-        with contextlib.suppress(KeyError):  # it is gone by itself, and was heard to be
-            self._family.selector.unregister(child.pipes.status)
-        child.pipes.close()
-        self._family.children.remove(child)
 
     def close(self) -> None:
         """End all processes."""

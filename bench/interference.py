@@ -2,7 +2,8 @@
 
 Offline one client with token ids is attached to the scheduler. Streamed there is a frontend between, which makes text
 of every token, and clients in processes of their own that each read a share of the requests. Steps are short here: host
-work that is not hidden shows in tokens a second, and in the device's idle share.
+work that is not hidden shows in tokens a second, and in the device's idle share. With --http tokens are streamed over
+HTTP, an event each, and every request has a connection of its own.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ STREAMED, OFFLINE = "stepahead, every token streamed", "stepahead, offline"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what can be chosen."""
     parser.add_argument("--clients", type=int, default=4, metavar="N", help="processes that read (%(default)s)")
+    parser.add_argument("--frontends", type=int, default=1, metavar="N", help="processes that stream (%(default)s)")
+    parser.add_argument("--http", action="store_true", help="stream over HTTP, not ZeroMQ")
     parser.add_argument(
         "--compare",
         choices=("transformers",),
@@ -49,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
     """Measure."""
     timelines = check(given)
-    check_counts(given, "clients")
+    check_counts(given, "clients", "frontends")
     with ExitStack() as undo:
         model = undo.enter_context(shape_of(given.model))
         check_tokenizer(model)
@@ -65,11 +68,19 @@ def run(given: argparse.Namespace, tell: Progress) -> dict[str, Any]:
         bare = Bare(engine, timelines, tell)
         undo.callback(bare.close)
         ours: Contestants = {
-            STREAMED: partial(bare.stream, "streamed", SchedulingConfig(), clients=given.clients),
+            STREAMED: partial(
+                bare.stream,
+                "streamed",
+                SchedulingConfig(),
+                clients=given.clients,
+                frontends=given.frontends,
+                http=given.http,
+            ),
             OFFLINE: partial(bare.run, "offline", SchedulingConfig()),
         }
         runs = take_turns(ours | others, workload, given.runs, tell)
-    return described(given, workload) | {"clients": given.clients} | figures(runs, pairs(list(runs)))
+    streamed = {"clients": given.clients, "frontends": given.frontends, "over": "HTTP" if given.http else "ZeroMQ"}
+    return described(given, workload) | streamed | figures(runs, pairs(list(runs)))
 
 
 def pairs(names: list[str]) -> list[tuple[str, str]]:

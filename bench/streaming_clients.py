@@ -1,8 +1,9 @@
 """Clients in processes of their own that read every token of their requests as it comes.
 
-`python -m bench.streaming_clients ADDRESS` says {} once it has reached the server there, and answers lines of JSON on
-standard input: {"prompts", "output_lengths"} with {"first", "last"}, the seconds of the first token and the last by the
-host's monotonic clock, or with {"error"}.
+`python -m bench.streaming_clients ADDRESS` says {} once it has reached the server there, over ZeroMQ, or over HTTP if
+that is a URL. It answers lines of JSON on standard input: {"prompts", "output_lengths"} with {"first", "last"}, the
+seconds of the first token and the last by the host's monotonic clock, and {"pieces", "longest_gap"}, how many pieces of
+text came and the longest time between two of one stream; or with {"error"}.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from bench import http_stream
 from bench.contestant import BenchmarkError
 from bench.thin import Answered
 from bench.workload import Workload
@@ -23,6 +27,15 @@ from client import AsyncClient, StepaheadError
 
 CONNECT_SECONDS = 60.0
 """The first request may have to wait: a frontend is ready before its scheduler has told it what can be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """What came of a workload: when, in how many pieces, and how long one stream was silent at most, in seconds."""
+
+    answered: Answered
+    pieces: int
+    longest_gap: float
 
 
 class StreamingClients:
@@ -43,15 +56,27 @@ class StreamingClients:
 
     def run(self, workload: Workload) -> Answered:
         """Have them ask for everything at once, each for its share, and wait for the last token."""
+        self.ask(workload)
+        return self.streamed(workload).answered
+
+    def ask(self, workload: Workload) -> None:
+        """Have them ask for everything at once, each for its share."""
         count = len(self._processes)
         for number, process in enumerate(self._processes):
             share = workload.prompts[number::count], workload.output_lengths[number::count]
             assert process.stdin is not None
             process.stdin.write(json.dumps(dict(zip(("prompts", "output_lengths"), share, strict=True))) + "\n")
             process.stdin.flush()
+
+    def streamed(self, workload: Workload) -> Streamed:
+        """Wait for the last token of what they were asked; raises `BenchmarkError`."""
         moments = [answer for answer in self._answers() if answer]
         first, last = min(each["first"] for each in moments), max(each["last"] for each in moments)
-        return Answered(first, last, workload.output_tokens)
+        return Streamed(
+            Answered(first, last, workload.output_tokens),
+            sum(each["pieces"] for each in moments),
+            max(each["longest_gap"] for each in moments),
+        )
 
     def _answers(self) -> list[dict[str, Any]]:
         found = []
@@ -85,43 +110,82 @@ class StreamingClients:
         self.close()
 
 
-async def _all(client: AsyncClient, prompts: list[list[int]], lengths: list[int]) -> dict[str, float]:
-    """Return when the first token came, and when the last one; nothing of no requests."""
-    moments = await asyncio.gather(*(_one(client, *each) for each in zip(prompts, lengths, strict=True)))
-    if not moments:
-        return {}
-    return {"first": min(first for first, _ in moments), "last": max(last for _, last in moments)}
+class _Watch:
+    """When the pieces of one stream came."""
 
+    def __init__(self) -> None:
+        self.pieces = 0
+        self.first = self.last = self.longest_gap = 0.0
 
-async def _one(client: AsyncClient, prompt: Sequence[int], length: int) -> tuple[float, float]:
-    came, first, now = 0, None, 0.0
-    async for piece in client.stream(prompt, max_tokens=length, temperature=0.0, ignore_eos=True):
+    def came(self) -> None:
+        """Note that one has come."""
         now = time.perf_counter()
-        first = now if first is None else first
-        came += len(piece.token_ids)
-    if came != length or first is None:
+        if self.pieces:
+            self.longest_gap = max(self.longest_gap, now - self.last)
+        else:
+            self.first = now
+        self.pieces += 1
+        self.last = now
+
+
+Stream = Callable[[Sequence[int], int, Callable[[], None]], Coroutine[Any, Any, int]]
+"""Streams so many tokens behind a prompt, tells of each piece of text, and returns how many tokens came."""
+
+
+async def _all(stream: Stream, prompts: list[list[int]], lengths: list[int]) -> dict[str, float]:
+    """Return what the clients answer; nothing of no requests."""
+    watches = await asyncio.gather(*(_one(stream, *each) for each in zip(prompts, lengths, strict=True)))
+    if not watches:
+        return {}
+    return {
+        "first": min(each.first for each in watches),
+        "last": max(each.last for each in watches),
+        "pieces": sum(each.pieces for each in watches),
+        "longest_gap": max(each.longest_gap for each in watches),
+    }
+
+
+async def _one(stream: Stream, prompt: Sequence[int], length: int) -> _Watch:
+    watch = _Watch()
+    came = await stream(prompt, length, watch.came)
+    if came != length:
         raise BenchmarkError(f"{came} tokens came, {length} were asked for")
-    return first, now
+    return watch
+
+
+async def _over_zmq(client: AsyncClient, prompt: Sequence[int], length: int, came: Callable[[], None]) -> int:
+    tokens = 0
+    async for piece in client.stream(prompt, max_tokens=length, temperature=0.0, ignore_eos=True):
+        came()
+        tokens += len(piece.token_ids)
+    return tokens
 
 
 async def _serve(address: str) -> None:
-    async with AsyncClient(address, connect_seconds=CONNECT_SECONDS) as client:
-        await client.generate([1], max_tokens=1)
-        print("{}", flush=True)
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            ask = json.loads(line)
-            try:
-                answer: dict[str, Any] = await _all(client, ask["prompts"], ask["output_lengths"])
-            except (BenchmarkError, StepaheadError) as error:
-                answer = {"error": str(error)}
-            print(json.dumps(answer), flush=True)
+    if address.startswith("http://"):
+        await _answer(partial(http_stream.stream, address))
+    else:
+        async with AsyncClient(address, connect_seconds=CONNECT_SECONDS) as client:
+            await _answer(partial(_over_zmq, client))
+
+
+async def _answer(stream: Stream) -> None:
+    await _one(stream, [1], 1)  # the server is there
+    print("{}", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        ask = json.loads(line)
+        try:
+            answer: dict[str, Any] = await _all(stream, ask["prompts"], ask["output_lengths"])
+        except (BenchmarkError, StepaheadError) as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
 
 
 def main() -> None:
     """Do what the lines on standard input say until there are none."""
     try:
         asyncio.run(_serve(sys.argv[1]))
-    except StepaheadError as error:
+    except (BenchmarkError, StepaheadError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
 
 

@@ -110,6 +110,7 @@ class Caller:
         self._forget = forget
         self._peer = core.join(identity, clock.now, REQUEST.get())
         self._told = asyncio.Event()
+        self._passing: tuple[Callable[[Chunk], bool], asyncio.Future[None]] | None = None
         self._asking: asyncio.Future[None] | None = None
 
     async def ask(self, message: Generate) -> None:
@@ -126,9 +127,33 @@ class Caller:
         assert isinstance(message, Chunk)
         return message
 
+    async def pass_on(self, take: Callable[[Chunk], bool]) -> None:
+        """Have `take` called with each chunk as soon as it is there, until it returns False: that one is for `chunk`.
+
+        It is called in the process's own turn, so no task has to be woken for what it takes. Raises what it raises.
+        """
+        self._passing = take, asyncio.get_running_loop().create_future()
+        try:
+            self.tell()
+            await self._passing[1]
+        finally:
+            self._passing = None
+
     def tell(self) -> None:
         """Say that there may be a chunk."""
         self._told.set()
+        if self._passing is None:
+            return
+        take, over = self._passing
+        try:
+            while not over.done() and (message := self._peer.peek()) is not None:
+                assert isinstance(message, Chunk)
+                if take(message):
+                    self._peer.sent(message, self._clock.now)
+                else:
+                    over.set_result(None)
+        except Exception as error:  # what fails at one request is no reason to end all others
+            over.set_exception(error)
 
     def leave(self) -> None:
         """Be gone: what is under way is aborted, and what is not yet heard never is."""

@@ -29,6 +29,12 @@ class FrontendConfig:
     timeline: str | None = collector_option()
     name: str = name_option("frontend")
     lifeline: str | None = lifeline_option()
+    # Those of launch.py for frontends that share their addresses.
+    zmq_listener: int | None = option("descriptor of a socket that listens at --bind", None, "FD", hidden=True)
+    http_listener: int | None = option("descriptor of a socket that listens at --port", None, "FD", hidden=True)
+    counts: str | None = option("file that such frontends count in", None, "PATH", hidden=True)
+    place: int = option("which of these frontends this is", 0, "N", hidden=True)
+    places: int = option("how many there are", 1, "N", hidden=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain, count
 from math import inf
 
@@ -18,6 +19,7 @@ from frontend.stream import NO_TOKENS, Stream
 from frontend.tally import Tally
 from frontend.text_error import TextError
 from frontend.text_peer import TextPeer
+from frontend.unread import MOST_UNREAD_CHARACTERS, Unread
 from protocol.errors import FieldError, ProtocolError
 from protocol.identity import new_session
 from protocol.logprobs import Scores
@@ -65,9 +67,17 @@ class FrontendCore:
     """
 
     def __init__(
-        self, intake: Intake, schedulers: Iterable[str], now: float, request_log: RequestLog | None = None
+        self,
+        intake: Intake,
+        schedulers: Iterable[str],
+        now: float,
+        request_log: RequestLog | None = None,
+        at_once: float = inf,
     ) -> None:
-        """Begin with nobody attached; `schedulers` are addresses, and links are named by their index."""
+        """Begin with nobody attached; `schedulers` are addresses, and links are named by their index.
+
+        A prompt of more than `at_once` characters is left unread: whoever calls `take_unread` has it read.
+        """
         self._intake = intake
         self.request_log = request_log or RequestLog(lambda: now, on=False)
         self.links = [SchedulerLink(address, now) for address in schedulers]
@@ -80,6 +90,9 @@ class FrontendCore:
         self.counters: Counter[str] = Counter()
         self.tally = Tally()
         self.resets: dict[int, CacheReset] = {}  # those that schedulers have not all answered yet, by their numbers
+        self._at_once = at_once
+        self._unread: deque[Unread] = deque()
+        self._unread_characters = 0  # of those and of those that were taken
         self._ids = count(1)
         self._unplaced: dict[Stream, float] = {}  # until when each waits for a scheduler
         self._limited: set[Stream] = set()  # live ones that have a deadline
@@ -98,7 +111,7 @@ class FrontendCore:
     @property
     def owed(self) -> int:
         """How many requests have not been told their end."""
-        return sum(len(peer.requests) for peer in self.peers.values())
+        return sum(len(peer.requests) + len(peer.unread) for peer in self.peers.values())
 
     def trouble(self, now: float) -> str:
         """Return in words what is wrong with schedulers or workers; nothing if every one of them is well."""
@@ -122,6 +135,8 @@ class FrontendCore:
             case Cancel() if message.request in peer.requests:
                 for stream in peer.requests[message.request]:
                     self._end(stream, Finish.ABORT, abort=True)
+            case Cancel() if message.request in peer.unread:
+                self._end_unread(peer.unread[message.request], peer, Finish.ABORT, "", now)
             case Ping():
                 self._answer(identity, peer, Pong(peer.session, 0), now)
             case _:
@@ -148,6 +163,8 @@ class FrontendCore:
         """Forget a text client and end its requests."""
         self.speak_to.pop(identity, None)
         peer = self.peers.pop(identity, None)
+        for unread in () if peer is None else peer.unread.values():
+            unread.given_up = True
         for stream in () if peer is None else chain(*peer.requests.values()):
             if stream.finish is Finish.RUNNING:
                 try:
@@ -164,21 +181,31 @@ class FrontendCore:
         return peer
 
     def _generate(self, identity: bytes, peer: TextPeer, ask: Generate, now: float) -> None:
-        assert self.served is not None
         try:
             if self.draining:
                 raise TextError(f"{SHUTTING_DOWN} and takes no new requests")
-            if ask.request in peer.requests:
+            if ask.request in peer.requests or ask.request in peer.unread:
                 raise TextError(f"request {ask.request} is still being served; a new request needs a new number")
-            streams = self._intake.accept(identity, ask, self.served, now)
+        except TextError as error:
+            self._refuse(identity, peer, ask.request, error, now)
+            return
+        characters = self._intake.characters(ask)
+        if characters > self._at_once:
+            self._leave_unread(identity, peer, ask, characters, now)
+        else:
+            self._accept(identity, peer, ask, now)
+
+    def _accept(self, identity: bytes, peer: TextPeer, ask: Generate, now: float, unread: Unread | None = None) -> None:
+        assert self.served is not None
+        try:
+            prompt = None if unread is None else unread.result()
+            streams = self._intake.accept(identity, ask, self.served, now, prompt)
         except TextError as error:
             self._refuse(identity, peer, ask.request, error, now)
             return
         except Exception:  # as in `_fail`, before there is a stream
             self._note_failure(peer.name_of(ask.request))
-            for index in range(ask.n):
-                chunk = Chunk(ask.request, "", NO_TOKENS, Finish.ERROR, FAILED, 0, 0, index=index)
-                self._answer(identity, peer, chunk, now)
+            self._end_all(identity, peer, ask, Finish.ERROR, FAILED, now)
             return
         self.counters["accepted"] += 1
         self.tally.prompt(len(streams[0].submit.prompt))
@@ -187,6 +214,42 @@ class FrontendCore:
         for stream in streams:
             stream.name = peer.name_of(ask.request)
             self._place(stream, now)
+
+    def _end_all(self, identity: bytes, peer: TextPeer, ask: Generate, finish: Finish, error: str, now: float) -> None:
+        """Tell the end of every answer to a request that has no streams."""
+        for index in range(ask.n):
+            self._answer(identity, peer, Chunk(ask.request, "", NO_TOKENS, finish, error, 0, 0, index=index), now)
+
+    # ------------------------------------------------------------ prompts that take long to read
+
+    def take_unread(self) -> Unread | None:
+        """Return a request to be read now, beside everything else; `has_read` is to be told. None if none waits."""
+        return self._unread.popleft() if self._unread else None
+
+    def has_read(self, unread: Unread, now: float) -> None:
+        """Go on with a request that has been read, unless it was ended meanwhile."""
+        self._unread_characters -= unread.characters
+        if not unread.given_up:
+            peer = self.peers[unread.peer]
+            del peer.unread[unread.ask.request]
+            self._accept(unread.peer, peer, unread.ask, unread.arrived, unread)
+
+    def _leave_unread(self, identity: bytes, peer: TextPeer, ask: Generate, characters: int, now: float) -> None:
+        assert self.served is not None
+        if self._unread_characters and self._unread_characters + characters > MOST_UNREAD_CHARACTERS:
+            self.counters["turned_away"] += 1
+            busy = "too many long prompts wait to be read"
+            self._answer(identity, peer, Chunk(ask.request, "", NO_TOKENS, Finish.BUSY, busy, 0, 0), now)
+            return
+        unread = Unread(identity, ask, characters, now, partial(self._intake.prompt, ask, self.served))
+        peer.unread[ask.request] = unread
+        self._unread.append(unread)
+        self._unread_characters += characters
+
+    def _end_unread(self, unread: Unread, peer: TextPeer, finish: Finish, error: str, now: float) -> None:
+        unread.given_up = True
+        del peer.unread[unread.ask.request]
+        self._end_all(unread.peer, peer, unread.ask, finish, error, now)
 
     def _refuse(self, identity: bytes, peer: TextPeer, request: int, error: TextError, now: float) -> None:
         self.counters["refused"] += 1
@@ -345,7 +408,7 @@ class FrontendCore:
                 continue
             if now - peer.heard >= SILENCE_SECONDS:
                 self.client_gone(identity)
-            elif peer.requests and now - peer.spoke >= HEARTBEAT_SECONDS and not peer.answers_waiting:
+            elif (peer.requests or peer.unread) and now - peer.spoke >= HEARTBEAT_SECONDS and not peer.answers_waiting:
                 self._answer(identity, peer, Ping(), now)  # to a peer that is gone it fails: how we learn of it
         for stream in [stream for stream in self._limited if self._is_overdue(stream, now)]:
             self._end(stream, Finish.TIMEOUT, abort=True)
@@ -373,9 +436,11 @@ class FrontendCore:
     def stop(self, why: str = SHUTTING_DOWN) -> None:
         """End every request: this process is about to end."""
         self.draining = True
-        for peer in self.peers.values():
+        for peer in list(self.peers.values()):
             for stream in chain(*peer.requests.values()):
                 self._end(stream, Finish.ERROR, why, abort=True)
+            for unread in list(peer.unread.values()):
+                self._end_unread(unread, peer, Finish.ERROR, why, peer.took)
 
     # ------------------------------------------------------------ streams
 
@@ -440,5 +505,8 @@ class FrontendCore:
         assert {*placed, *self._unplaced} == set(live)
         assert self._limited == {stream for stream in live if stream.deadline < inf}, "a deadline is not watched"
         assert self.speak_to.keys() <= self.peers.keys(), "somebody unknown is spoken to"
+        waiting = [unread for peer in self.peers.values() for unread in peer.unread.values()]
+        assert not any(unread.given_up for unread in waiting), "a request that nobody wants is waited for"
+        assert self._unread_characters >= sum(unread.characters for unread in waiting)
         for link in self.links:
             link.check()

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from protocol.logprobs import Logprobs, Scores
 from protocol.messages import EXPLAINED, Deltas, Finish
 
+_FINISHES = tuple(Finish)  # by their numbers; to look one up is ten times as fast as to make it
+
 
 class Timing(NamedTuple):
     """When a scheduler did what of a request, in seconds since it came there; -1 for what never happened.
@@ -49,7 +51,7 @@ def rows_of(deltas: Deltas) -> Iterator[DeltaRow]:
     columns = (deltas.request, deltas.offset, deltas.count, deltas.finish, deltas.cached)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for row, (request, offset, length, ended, cached) in enumerate(rows):
-        finish = Finish(ended)
+        finish = _FINISHES[ended]
         error = next(errors) if finish in EXPLAINED else ""
         timing = None if finish is Finish.RUNNING else Timing(*islice(moments, len(Timing._fields)))
         part = None

@@ -23,15 +23,26 @@ class Detokenizer:
         self._pieces = pieces
         self._skipped = pieces.special_ids if skip_special_tokens else frozenset()
         self._at_start = not continues_text
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._unfinished = b""
 
     def push(self, ids: Iterable[int]) -> str:
         """Take the next ids and return the text that they complete, possibly none."""
-        return self._utf8.decode(b"".join([self._piece(i) for i in ids if i not in self._skipped]))
+        if self._at_start:
+            came = b"".join([self._piece(i) for i in ids if i not in self._skipped])
+        else:
+            inside, skipped = self._pieces.inside, self._skipped
+            came = b"".join([inside(i) for i in ids if i not in skipped])
+        if self._unfinished:
+            came = self._unfinished + came
+        text, used = codecs.utf_8_decode(came, "replace", False)
+        self._unfinished = came[used:]
+        return text
 
     def finish(self) -> str:
         """Return what was held back, as U+FFFD: the character that it began did not come."""
-        return self._utf8.decode(b"", final=True)
+        text, _ = codecs.utf_8_decode(self._unfinished, "replace", True)
+        self._unfinished = b""
+        return text
 
     def _piece(self, token_id: int) -> bytes:
         piece = self._pieces.inside(token_id)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +62,30 @@ class Intake:
         """How the model's text is read and written."""
         return self._text
 
-    def accept(self, peer: bytes, ask: Generate, served: Attached, now: float) -> list[Stream]:
-        """Return the streams of a request of `peer`, to be served as `served` describes; raises `TextError`."""
+    def characters(self, ask: Generate) -> int:
+        """Return about how long the text is that has to be read for a request; nothing if it brings token ids."""
+        texts = [message.get("content") for message in ask.messages or ()] if ask.prompt is None else [ask.prompt]
+        return sum(map(_characters, texts))
+
+    def prompt(self, ask: Generate, served: Attached) -> NDArray[np.uint32]:
+        """Return the token ids of a request's prompt, on any thread; raises `TextError`."""
+        if ask.token_ids is not None:
+            return ask.token_ids
+        if ask.messages is not None:
+            text, add_special = self._text.chat.render(ask.messages), False
+        else:
+            assert ask.prompt is not None  # the message was checked: exactly one of the three is there
+            text, add_special = ask.prompt, bool(ask.prompt)  # BOS alone is no prompt
+        ids = read(self._text, text, served.max_model_len, add_special=add_special, at_fault=_given(ask))
+        return np.array(ids, "<u4")
+
+    def accept(
+        self, peer: bytes, ask: Generate, served: Attached, now: float, prompt: NDArray[np.uint32] | None = None
+    ) -> list[Stream]:
+        """Return the streams of a request of `peer`, to be served as `served` describes; raises `TextError`.
+
+        Its `prompt` is read here unless it is given.
+        """
         stop_token_ids = NO_TOKENS if ask.stop_token_ids is None else ask.stop_token_ids
         if len(stop_token_ids) > MOST_STOP_TOKENS:
             raise TextError(
@@ -74,9 +97,10 @@ class Intake:
         _check_list("allowed_token_ids", ask.allowed_token_ids, served.vocab_size, at_fault="allowed_token_ids")
         banned, words = self._banned(ask.bad_words)
         given = _given(ask)
-        began = nanoseconds()
-        prompt = self._prompt(ask, served.max_model_len)
-        self._recorder.add(SpanKind.TOKENIZE, began, about=About(rows=1, tokens=len(prompt)))
+        if prompt is None:
+            began = nanoseconds()
+            prompt = self.prompt(ask, served)
+            self._recorder.add(SpanKind.TOKENIZE, began, about=About(rows=1, tokens=len(prompt)))
         if not len(prompt):
             raise TextError("the prompt is empty", at_fault=given)
         if len(prompt) >= served.max_model_len:
@@ -191,15 +215,12 @@ class Intake:
         single = sorted(form[0] for form in forms if len(form) == 1)
         return np.array(single, "<u4") if single else None, [np.array(form, "<u4") for form in several]
 
-    def _prompt(self, ask: Generate, max_model_len: int) -> NDArray[np.uint32]:
-        if ask.token_ids is not None:
-            return ask.token_ids
-        if ask.messages is not None:
-            text, add_special = self._text.chat.render(ask.messages), False
-        else:
-            assert ask.prompt is not None  # the message was checked: exactly one of the three is there
-            text, add_special = ask.prompt, bool(ask.prompt)  # BOS alone is no prompt
-        return np.array(read(self._text, text, max_model_len, add_special=add_special, at_fault=_given(ask)), "<u4")
+
+def _characters(content: Any) -> int:
+    """Return how long the text of a chat's message is, whatever may stand there: nobody has looked at it yet."""
+    if isinstance(content, list | tuple):
+        return sum(_characters(part.get("text")) for part in content if isinstance(part, dict))
+    return len(content) if isinstance(content, str) else 0
 
 
 def _given(ask: Generate) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import random
+import socket
 from collections import deque
 from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
@@ -19,12 +20,15 @@ from checkpoint.sampling import sampling_defaults
 from frontend.callers import Callers
 from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from frontend.core import LOOK_AROUND_SECONDS, FrontendCore
+from frontend.counts import Counts
 from frontend.drain import Drain
 from frontend.intake import Intake
 from frontend.model_text import ModelText
+from frontend.readers import LONG_CHARACTERS, Readers
 from frontend.request_log import RequestLog
 from frontend.timeline_desk import Question, TimelineDesk, TimelineUnavailableError
 from frontend.turn import for_a_turn
+from frontend.unread import Unread
 from frontend.wake import Wake
 from protocol.awake_clock import AwakeClock
 from protocol.codec import decode, request_of
@@ -32,6 +36,7 @@ from protocol.drop_log import DropLog
 from protocol.endpoints import clear_away, listen
 from protocol.errors import ProtocolError
 from protocol.lifeline import Lifeline
+from protocol.listeners import inherited
 from protocol.messages import (
     AskTimeline,
     Attached,
@@ -100,12 +105,12 @@ class FrontendProcess:
         self._dropped = DropLog(_log, "a frame that broke the protocol")
         self._blocked = False  # somebody's queue is full: to be tried again
         with ExitStack() as undo:
-            self._listener = undo.enter_context(listen(serve.host, serve.port)) if serve.http else None
+            self._listener = undo.enter_context(_http_listener(config, serve)) if serve.http else None
             tell = lifeline.progress
             path = locate(config.model, need_weights=False, revision=config.revision, tell=tell)
             undo.callback(clear_away, config.bind)
             context = undo.enter_context(zmq.Context())
-            self._router = bind_router(context, config.bind)
+            self._router = bind_router(context, config.bind, config.zmq_listener)
             undo.callback(self._router.close, FAREWELL_MILLISECONDS)
             self._dealers: list[zmq.Socket[bytes]] = []
             for address in config.scheduler:
@@ -126,7 +131,11 @@ class FrontendProcess:
             self._questions: set[asyncio.Task[None]] = set()  # asyncio itself does not hold on to them
             intake = Intake(text, defaults, lambda: seeds.getrandbits(64), self._recorder)
             request_log = RequestLog(lambda: self._clock.now, on=serve.log_requests)
-            self._core = FrontendCore(intake, config.scheduler, self._clock.turn(), request_log)
+            self._core = FrontendCore(intake, config.scheduler, self._clock.turn(), request_log, LONG_CHARACTERS)
+            self._readers = Readers()
+            undo.callback(self._readers.close)
+            self._being_read: set[asyncio.Task[None]] = set()
+            self._counts = None if config.counts is None else Counts(config.counts, config.place, config.places)
             self._wake = Wake(stop)
             self._callers = Callers(self._core, self._clock, self._wake.set)
             self._clients = deque((self._hear_socket, self._callers.do_next))  # whose turn is next comes first
@@ -148,11 +157,14 @@ class FrontendProcess:
                         self._hear_schedulers(now)
                         if serving:
                             self._hear_clients()
+                            self._have_read()
                         elif self._core.ready:
                             serving = True
                             self._wake.watch(self._router)
                             self._lifeline.ready()
                         self._core.look_around(now)
+                        if self._counts is not None:
+                            self._counts.keep_up(self._core.tally, self._core.counters, now)
                         self._drain.look(now)
                         self._speak_to_schedulers(now)
                         self._speak_to_clients(now)
@@ -165,7 +177,8 @@ class FrontendProcess:
         from frontend.http.app import make_app  # half a second of imports that not every frontend needs
         from frontend.http.server import serving
 
-        return serving(make_app(self._core, self._callers, self._clock, self._serve, self._desk), self._listener)
+        app = make_app(self._core, self._callers, self._clock, self._serve, self._desk, self._counts, self._readers)
+        return serving(app, self._listener)
 
     def _hear_schedulers(self, now: float) -> None:
         for index, dealer in enumerate(self._dealers):
@@ -189,6 +202,17 @@ class FrontendProcess:
             if not any(hear_next() for hear_next in self._clients):
                 break
             self._clients.rotate()
+
+    def _have_read(self) -> None:
+        while (unread := self._core.take_unread()) is not None:
+            task = asyncio.create_task(self._read(unread))
+            self._being_read.add(task)
+            task.add_done_callback(self._being_read.discard)
+
+    async def _read(self, unread: Unread) -> None:
+        await self._readers.read(unread.characters, unread.read)
+        self._core.has_read(unread, self._clock.now)
+        self._wake.set()
 
     def _hear_socket(self) -> bool:
         now = self._clock.now
@@ -256,3 +280,7 @@ class FrontendProcess:
     ) -> None:
         """Close the sockets; the last messages get a moment to leave."""
         self._undo.close()
+
+
+def _http_listener(config: FrontendConfig, serve: ServeConfig) -> socket.socket:
+    return listen(serve.host, serve.port) if config.http_listener is None else inherited(config.http_listener)

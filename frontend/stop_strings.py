@@ -53,6 +53,8 @@ class StopStrings:
 
         Behind the end nothing is returned any more.
         """
+        if not self._stops:  # as most streams; this is for every token
+            return text, False
         if self.matched is not None:
             return "", True
         stop, held = self._longest()

@@ -6,7 +6,7 @@ import functools
 import logging
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Concatenate, ParamSpec
 
 from frontend.delta_rows import Timing
@@ -48,6 +48,16 @@ class Histogram:
             total += count
             sums.append(total)
         return sums
+
+    @property
+    def numbers(self) -> list[float]:
+        """All that it knows."""
+        return [self.total, *self._counts]
+
+    def take(self, numbers: Iterator[float]) -> None:
+        """Know what another one's `numbers` say; takes as many of them as there are."""
+        self.total = next(numbers)
+        self._counts = [int(next(numbers)) for _ in self._counts]
 
 
 def _harmless(
@@ -130,3 +140,26 @@ class Tally:
         self.prefill.observe(timing.first_token - timing.planned)
         self.decode.observe(timing.last_token - timing.first_token)
         self.inference.observe(timing.last_token - timing.planned)
+
+    @property
+    def numbers(self) -> list[float]:
+        """All that is counted, in an order that is the same for every tally."""
+        found: list[float] = []
+        for kept in vars(self).values():
+            if isinstance(kept, int):
+                found.append(kept)
+            elif isinstance(kept, Counter):
+                found += [kept[finish] for finish in Finish]
+            elif isinstance(kept, Histogram):
+                found += kept.numbers
+        return found
+
+    def take(self, numbers: Iterator[float]) -> None:
+        """Have counted what the `numbers` of another tally, or sums of several, say."""
+        for name, kept in vars(self).items():
+            if isinstance(kept, int):
+                setattr(self, name, int(next(numbers)))
+            elif isinstance(kept, Counter):
+                kept.update({finish: int(next(numbers)) for finish in Finish})
+            elif isinstance(kept, Histogram):
+                kept.take(numbers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from frontend.stream import Stream
+from frontend.unread import Unread
 from protocol.messages import Chunk, Message
 
 MANY_ANSWERS_WAITING = 4096
@@ -35,6 +36,7 @@ class TextPeer:
         self.heard = now
         self.spoke = now
         self.requests: dict[int, list[Stream]] = {}  # the answers to each whose end it has not been told
+        self.unread: dict[int, Unread] = {}  # requests that were asked and are not accepted yet
         self.took = now  # since when it has taken nothing, if something waits for it
         self._answers: deque[Message] = deque()  # to its pings and its mistakes
         self._news: dict[Stream, None] = {}  # which answers have something new; a dict for its order

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer
 
+from frontend.readers import LONG_CHARACTERS
 from frontend.text_error import TextError, require_unicode
 
 
@@ -28,7 +29,10 @@ class TextTokenizer:
         """
         require_unicode(text, "the text")
         try:
-            return self.tokenizer.encode(text, add_special_tokens=add_special).ids
+            if len(text) <= LONG_CHARACTERS:
+                return self.tokenizer.encode(text, add_special_tokens=add_special).ids
+            # The same ids. Only this one lets go of the interpreter.
+            return self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic inside of the library is no Exception; neither may end the server

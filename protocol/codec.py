@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from io import BytesIO
+from operator import attrgetter
 from typing import Any, get_args, get_type_hints
 
 import msgpack
@@ -26,10 +27,12 @@ class _Layout:
     """How one message type lies in its map."""
 
     make: Callable[..., Message]
-    packs: tuple[tuple[str, Callable[[Any], Any]], ...]  # by field, in order; so that none is looked up at each message
+    fields: tuple[str, ...]
+    values: Callable[[Any], tuple[Any, ...]]  # of all fields at once
+    packs: tuple[Callable[[Any], Any], ...]  # by field, in order; so that none is looked up at each message
     unpacks: tuple[tuple[str, Callable[[Any], Any]], ...]
     optional: frozenset[str]
-    silent: frozenset[str]  # of these, those for which absent and None are the same: most plans have many of them
+    silent: tuple[bool, ...]  # by field: whether absent and None are the same; most plans have many of them
     unfolding: tuple[str, ...]  # the fields with lists and maps in them, which have to be counted
     check: Callable[[Any], None] | None
 
@@ -38,17 +41,24 @@ def _layout(message_type: type[Message]) -> _Layout:
     hints = get_type_hints(message_type, include_extras=True)
     kinds = tuple((name, hint.__metadata__[0]) for name, hint in hints.items())
     optional = frozenset(field.name for field in fields(message_type) if field.default is not MISSING)
-    silent = frozenset(field.name for field in fields(message_type) if field.default is None)
     unfolding = tuple(name for name, kind in kinds if _unfolds(kind))
     return _Layout(
         make=message_type,
-        packs=tuple((name, kind.pack) for name, kind in kinds),
+        fields=tuple(hints),
+        values=_values(tuple(hints)),
+        packs=tuple(kind.pack for _, kind in kinds),
         unpacks=tuple((name, kind.unpack) for name, kind in kinds),
         optional=optional,
-        silent=silent,
+        silent=tuple(field.default is None for field in fields(message_type)),
         unfolding=unfolding,
         check=getattr(message_type, "check", None),
     )
+
+
+def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda message: tuple(getattr(message, name) for name in names)  # an attrgetter of one gives no tuple
 
 
 def _unfolds(kind: Kind) -> bool:
@@ -108,9 +118,10 @@ def encode(message: Message) -> bytes:
     if layout.unfolding:
         _Items().of_message(layout, message)
     try:
-        for field, pack in layout.packs:
-            value = getattr(message, field)
-            if value is not None or field not in layout.silent:
+        for field, value, pack, silent in zip(
+            layout.fields, layout.values(message), layout.packs, layout.silent, strict=True
+        ):
+            if value is not None or not silent:
                 wire[field] = pack(value)
     except ProtocolError as error:
         raise FieldError(name, field, str(error)) from None

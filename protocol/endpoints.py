@@ -102,10 +102,11 @@ def clear_away(address: str) -> None:
             check_free(address)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, shared: bool = False, joins: bool = False) -> socket.socket:
     """Return a TCP socket that listens there, for HTTP; connections wait in it until somebody accepts them.
 
-    Only this one may listen to other hosts, if its user names such an address. Raises `ProtocolError` in one line.
+    Only this one may listen to other hosts, if its user names such an address. Sockets that come later may share the
+    port of one that is `shared`: they say that they join it. Raises `ProtocolError` in one line.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -116,7 +117,11 @@ def listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if joins:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(where)
+        # Not before, so that a port which anybody has fails, be it another one of us.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared or joins)
         listener.listen(BACKLOG)  # a port that is only bound could be bound by others, too
     except OSError as error:
         listener.close()

@@ -31,20 +31,8 @@ class Kind(Protocol):
         """Return the value for what MessagePack carried; raises `ProtocolError` if it may not stand in the field."""
 
 
-class _Checked:
-    """A kind whose wire form is the value itself, so that one check serves both directions."""
-
-    __slots__ = ()
-
-    def unpack(self, wire: Any) -> Any:
-        raise NotImplementedError
-
-    def pack(self, value: Any) -> Any:
-        return self.unpack(value)
-
-
 @dataclass(frozen=True, slots=True)
-class Integer(_Checked):
+class Integer:
     """A whole number in [low, high]; a bool is not one."""
 
     low: int = 0
@@ -60,11 +48,13 @@ class Integer(_Checked):
 
     def pack(self, value: Any) -> int:
         """Return the number; a member of an `IntEnum` is one too, here where it comes from our own code."""
+        if type(value) is int and self.low <= value <= self.high:
+            return value
         return self.unpack(int(value) if isinstance(value, IntEnum) else value)
 
 
 @dataclass(frozen=True, slots=True)
-class Real(_Checked):
+class Real:
     """A finite number in [low, high]. NaN fails every comparison and is refused with the rest."""
 
     low: float = -inf
@@ -78,9 +68,11 @@ class Real(_Checked):
             raise ProtocolError(f"{wire} is not a finite number in [{self.low}, {self.high}]")
         return float(wire)
 
+    pack = unpack  # the value travels as it is: one check serves both directions
+
 
 @dataclass(frozen=True, slots=True)
-class Flag(_Checked):
+class Flag:
     """True or False, and not 0 or 1."""
 
     def unpack(self, wire: Any) -> bool:
@@ -89,9 +81,11 @@ class Flag(_Checked):
             raise ProtocolError(f"expected a bool, got {type(wire).__name__}")
         return wire
 
+    pack = unpack  # the value travels as it is: one check serves both directions
+
 
 @dataclass(frozen=True, slots=True)
-class Text(_Checked):
+class Text:
     """Text of at most `longest` characters."""
 
     longest: int = 2**24
@@ -103,6 +97,8 @@ class Text(_Checked):
         if len(wire) > self.longest:
             raise ProtocolError(f"text of {len(wire)} characters, at most {self.longest} are allowed")
         return wire
+
+    pack = unpack  # the value travels as it is: one check serves both directions
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +141,7 @@ class Maybe:
 
 
 @dataclass(frozen=True, slots=True)
-class Document(_Checked):
+class Document:
     """A map whose keys are text, as are those of all maps in it. The receiver checks the rest (a chat message, say)."""
 
     def unpack(self, wire: Any) -> dict[str, Any]:
@@ -163,6 +159,8 @@ class Document(_Checked):
             elif isinstance(value, list | tuple):
                 left += value
         return wire
+
+    pack = unpack  # the value travels as it is: one check serves both directions
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import zmq
 from protocol.codec import MAX_FRAME_BYTES, encode
 from protocol.endpoints import check_free, for_zmq
 from protocol.errors import ProtocolError
+from protocol.listeners import inherited
 from protocol.messages import Message
 
 _AnySocket = TypeVar("_AnySocket", bound="zmq.Socket[Any]")
@@ -55,12 +56,20 @@ class Received:
     frame: bytes
 
 
-def bind_router(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
-    """Return a ROUTER bound to `address`; raises `ProtocolError` in one line if that can't be."""
-    check_free(address)
+def bind_router(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, listener: int | None = None
+) -> zmq.Socket[bytes]:
+    """Return a ROUTER bound to `address`; raises `ProtocolError` in one line if that can't be.
+
+    `listener` is the descriptor of a socket that listens there already (protocol/listeners.py), and the ROUTER's now.
+    """
+    if listener is None:
+        check_free(address)
     target = for_zmq(address)
     router = _prepare(context.socket(zmq.ROUTER), target)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone or full is an error, not a loss
+    if listener is not None:
+        router.setsockopt(zmq.USE_FD, inherited(listener).detach())
     try:
         router.bind(target)
     except zmq.ZMQError as error:
@@ -113,8 +122,10 @@ def receive(dealer: zmq.Socket[bytes]) -> bytes | None:
 
 def send_to_peer(router: zmq.Socket[bytes], peer: bytes, message: Message) -> bool:
     """Send to one peer of a ROUTER without waiting; False if its queue is full. Raises `PeerGoneError`."""
+    frame = encode(message)
     try:
-        router.send_multipart((peer, encode(message)), zmq.DONTWAIT)
+        router.send(peer, zmq.DONTWAIT | zmq.SNDMORE)  # only here can it fail: the parts of a message go together
+        router.send(frame, zmq.DONTWAIT)
     except zmq.Again:
         return False
     except zmq.ZMQError as error:

@@ -79,17 +79,19 @@ class Family:
     children: list[Child] = field(default_factory=list)
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
-    def start(self, name: str, module: str, arguments: Sequence[str], *, vital: bool = True) -> None:
+    def start(
+        self, name: str, module: str, arguments: Sequence[str], *, vital: bool = True, inherits: Sequence[int] = ()
+    ) -> Child:
         """Start `python -m module`, in a session of its own so that a terminal's Ctrl-C comes to us alone.
 
-        One that is not `vital` may be gone later; it must have been ready once.
+        One that is not `vital` may be gone later; it must have been ready once. It `inherits` these descriptors.
         """
         pipes = ChildPipes()
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", *module.split(), *arguments, *pipes.arguments],
                 stdin=subprocess.DEVNULL,
-                pass_fds=pipes.pass_fds,
+                pass_fds=(*pipes.pass_fds, *inherits),
                 start_new_session=True,
             )
         except OSError as error:
@@ -99,6 +101,7 @@ class Family:
         child = Child(name, process, pipes, vital)
         self.children.append(child)
         self.selector.register(pipes.status, selectors.EVENT_READ, child)
+        return child
 
     def listen(self, seconds: float, tell: Progress) -> Child | None:
         """Hear what children say for at most `seconds`, or until one is gone that is needed: that one is returned."""

@@ -21,6 +21,7 @@ class LaunchConfig:
     )
     workers: int = option("GPU workers, each with a replica of the model", 1, "N")
     schedulers: int = option("schedulers, which share the workers out among them", 1, "N")
+    frontends: int = option("frontends behind the one HTTP port and the one ZeroMQ address", 1, "N")
     start_timeout: float = option("seconds until everything must be ready", 600.0, "SECONDS")
     run_dir: str | None = option("where to make the directory for sockets (default: the system's)", None, "PATH")
 
@@ -30,6 +31,8 @@ class LaunchConfig:
             raise ValueError(
                 f"--workers {self.workers} and --schedulers {self.schedulers}: each scheduler needs a worker"
             )
+        if self.frontends < 1:
+            raise ValueError(f"--frontends must be at least 1, got {self.frontends}")
         if not 0 < self.start_timeout < inf:
             raise ValueError(f"--start-timeout must be more than 0 and finite, got {self.start_timeout}")
         if "" in (self.prompt, self.first_prompt):

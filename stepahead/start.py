@@ -13,6 +13,7 @@ from protocol.logs import TEXT, LogConfig
 from protocol.options import to_arguments
 from scheduler_proc.config import SchedulerConfig, SchedulingConfig
 from stepahead.family import Family, StartError
+from stepahead.frontends import start_frontends
 from stepahead.launch_config import LaunchConfig
 from stepahead.progress import Progress
 from timeline.config import CollectorConfig, TimelineConfig
@@ -64,7 +65,7 @@ def start_all(
     frontend = FrontendConfig(
         scheduler=tuple(schedulers), bind=for_clients, model=engine.model, seed=engine.seed, timeline=spans
     )
-    family.start("frontend", "frontend", to_arguments(frontend, text, serve, logs))
+    start_frontends(family, launch.frontends, frontend, text, serve, run, logs)
     family.children.append(family.children.pop(0))  # the timeline's collector is last to end
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -33,10 +34,14 @@ class Driver:
         max_model_len: int = 64,
         eos: Sequence[int] = (EOS,),
         attach: bool = True,
+        at_once: float = inf,
     ) -> None:
         self.now = 1000.0
         self.core = FrontendCore(
-            Intake(text, draw_seed=lambda: SEED), [f"scheduler {i}" for i in range(schedulers)], self.now
+            Intake(text, draw_seed=lambda: SEED),
+            [f"scheduler {i}" for i in range(schedulers)],
+            self.now,
+            at_once=at_once,
         )
         self.sessions = [100 + i for i in range(schedulers)]
         self.facts = (vocab_size, max_model_len)

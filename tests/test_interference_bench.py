@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from bench.__main__ import main as bench_main
 from bench.contestant import BenchmarkError
 from bench.continuous_peer import SYNC, encoder, modes_on
 from bench.shapes import SHAPES
-from bench.streaming_clients import _all
+from bench.streaming_clients import Stream, _all, _over_zmq
 from bench.thin import ThinClient
 from bench.workload import Workload
 from client import AsyncClient, Piece
@@ -38,12 +39,12 @@ def test_requests_are_done_offline_and_streamed_to_several_clients(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(SHAPES, "tiny", TINY)
-    sizes = ["--requests=3", "--tokens=10", "--runs=1", "--clients=2"]
+    sizes = ["--requests=3", "--tokens=10", "--runs=1", "--clients=2", "--frontends=2", "--http"]
     options = ["--model=tiny", "--device=cpu", "--dtype=float32", *sizes, "--json", "--", "--threads=1"]
     monkeypatch.setattr("sys.argv", ["bench", "interference", *options])
     assert bench_main() == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["clients"] == 2
+    assert (report["clients"], report["frontends"], report["over"]) == (2, 2, "HTTP")
     assert report["output_tokens"] == 30
     streamed, offline = (report["runs"][name][0] for name in (interference.STREAMED, interference.OFFLINE))
     for one in (streamed, offline):
@@ -88,11 +89,13 @@ class Talker:
 
 
 def test_a_stream_of_another_length_is_no_figure() -> None:
-    moments = asyncio.run(_all(cast(AsyncClient, Talker(3)), [[1], [2]], [3, 3]))
-    assert moments["first"] <= moments["last"]
-    assert asyncio.run(_all(cast(AsyncClient, Talker(3)), [], [])) == {}
+    three: Stream = partial(_over_zmq, cast(AsyncClient, Talker(3)))
+    moments = asyncio.run(_all(three, [[1], [2]], [3, 3]))
+    assert moments["first"] <= moments["first"] + moments["longest_gap"] <= moments["last"]
+    assert moments["pieces"] == 6
+    assert asyncio.run(_all(three, [], [])) == {}
     with pytest.raises(BenchmarkError, match="3 tokens came, 4 were asked for"):
-        asyncio.run(_all(cast(AsyncClient, Talker(3)), [[1], [2]], [3, 4]))
+        asyncio.run(_all(three, [[1], [2]], [3, 4]))
 
 
 @pytest.mark.parametrize(("made", "problem"), [(9, ""), (2, "2 tokens came, 3 were asked for")])
@@ -132,6 +135,7 @@ def test_a_client_that_was_forgotten_says_so() -> None:
     ("arguments", "word"),
     [
         (["--clients", "0"], "--clients must be at least 1"),
+        (["--frontends", "0"], "--frontends must be at least 1"),
         (["--tokens", "1"], "--tokens must be at least 2"),
         (["--model", "{tmp}"], "has no tokenizer.json"),
     ],

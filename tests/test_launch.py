@@ -193,6 +193,7 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--max-batch-tokens=5000000000"], "--max-batch-tokens"),
         (["--zmq=ipc://*"], "ipc://*"),
         (["--workers=1", "--schedulers=2"], "each scheduler needs a worker"),
+        (["--frontends=0"], "--frontends must be at least 1"),
         (["--max-plans-in-flight=0"], "--max-plans-in-flight"),
         (["--step-timeout=0"], "--step-timeout"),
         (["--http", "--port=0"], "--no-http"),
@@ -444,6 +445,40 @@ def test_two_schedulers_and_two_workers_serve_behind_one_frontend(tmp_path: Path
         assert len({answer.text for answer in answers}) == 1
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [False, True])
+def test_several_frontends_are_one_server_until_all_have_drained_or_one_dies(
+    tmp_path: Path, default_model_path: Path, killed: bool
+) -> None:
+    port = free_port()
+    options = [f"--zmq={_address(tmp_path)}", "--http", f"--port={port}", "--frontends=2", *SMALL]
+    with launched(*options) as run:
+        run.wait_for("serving")
+        assert "frontend 0: ready" in run.said
+        assert "frontend 1: ready" in run.said
+        children = psutil.Process(run.process.pid).children(recursive=True)
+        frontends = [child for child in children if "frontend" in child.cmdline()]
+        assert len(frontends) == 2
+        second = subprocess.run([*LAUNCH, *options], cwd=ROOT, capture_output=True, text=True, timeout=20)
+        assert second.returncode == 2
+        assert f":{port}: the port is in use" in second.stderr
+        for _ in range(6):
+            body = {"prompt": "1, 2, 3, 4, 5,", "max_tokens": 3, "temperature": 0}
+            assert httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=30).status_code == 200
+        with Client(_address(tmp_path)) as client:
+            assert client.generate("1, 2, 3, 4, 5,", max_tokens=4, temperature=0.0).text.startswith(" 6")
+        if killed:
+            frontends[1].kill()
+            assert run.end() == 1
+            assert "is gone: it was killed by signal 9" in run.said
+        else:
+            run.process.send_signal(signal.SIGTERM)
+            assert run.end() == 0
+        _all_gone(children)
+    assert "Traceback" not in run.said
+    assert not any(tmp_path.iterdir()), "a socket was left"
 
 
 def test_a_server_starts_where_a_killed_one_left_its_socket(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -13,6 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from frontend.callers import Caller
 from frontend.http.errors import ApiError
+from frontend.http.events import PlainEvents, events_of
+from frontend.http.outlet import Outlet, outlet_of
 from frontend.http.shapes import FINISH_REASONS
 from protocol.messages import Chunk, Finish, Generate
 
@@ -23,6 +24,10 @@ class Telling(Protocol):
     @property
     def end(self) -> bytes:
         """What a stream ends with, behind its last event."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether what is told of two pieces of a choice's text differs in that text alone."""
 
     def place(self, chunk: Chunk) -> int:
         """Return the index of the choice that a chunk belongs to."""
@@ -41,12 +46,6 @@ class Telling(Protocol):
 
     def failed(self, error: ApiError) -> Iterable[dict[str, Any]]:
         """Return the events that a stream ends with in place of these if it fails."""
-
-
-def event(content: dict[str, Any]) -> bytes:
-    """Return a server-sent event."""
-    name = f"event: {content['type']}\n" if "type" in content else ""
-    return f"{name}data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
 class Answer(Response):
@@ -104,7 +103,7 @@ class Answer(Response):
             return
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            await self._stream(first, send)
+            await self._stream(first, send, outlet_of(scope))
         except ApiError as error:
             await _send_events(self._shape.failed(error), send)
         await send({"type": "http.response.body", "body": self._shape.end, "more_body": False})
@@ -118,9 +117,17 @@ class Answer(Response):
         chunks = [first, *[self._checked(await self._caller.chunk()) for _ in range(1, self._choices)]]
         return sorted(chunks, key=self._shape.place)
 
-    async def _stream(self, first: Chunk, send: Send) -> None:
+    async def _stream(self, first: Chunk, send: Send, outlet: Outlet | None) -> None:
         for place in range(self._choices):
             await _send_events(self._shape.opening(place), send)
+        events = PlainEvents(self._shape.news, self._shape.place, steady=self._shape.steady)
+
+        def written(chunk: Chunk) -> bool:
+            if outlet is None or chunk.finish != Finish.RUNNING or not outlet.has_room:
+                return False
+            outlet.write(events.of(chunk))
+            return True
+
         ended: list[Chunk] = []
         chunk = first
         while True:
@@ -130,13 +137,13 @@ class Answer(Response):
                 ended.append(chunk)
             if len(ended) == self._choices:
                 break
+            await self._caller.pass_on(written)
             chunk = await self._caller.chunk()
         await _send_events(self._shape.closing(ended), send)
 
 
 async def _send_events(contents: Iterable[dict[str, Any]], send: Send) -> None:
-    events = b"".join(map(event, contents))
-    if events:
+    if events := events_of(contents):
         await send({"type": "http.response.body", "body": events, "more_body": True})
 
 

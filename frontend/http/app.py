@@ -18,6 +18,7 @@ from starlette.routing import Route
 from frontend.callers import Callers
 from frontend.config import ServeConfig
 from frontend.core import FAILED, SHUTTING_DOWN, FrontendCore
+from frontend.counts import Counts
 from frontend.http.answer import Answer, Telling
 from frontend.http.body import object_of
 from frontend.http.cache import add_cache
@@ -34,6 +35,7 @@ from frontend.http.shapes import ChatChoices, CompletionChoices, Shape
 from frontend.http.timeline import Desk, add_timeline
 from frontend.http.tokens import add_tokens
 from frontend.model_text import ModelText
+from frontend.readers import Readers
 from frontend.text_error import MOST_SHOWN
 from protocol.awake_clock import AwakeClock
 from protocol.logs import REQUEST
@@ -128,9 +130,21 @@ class Api:
         return ApiError(500, text)
 
 
-def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: ServeConfig, desk: Desk) -> FastAPI:
-    """Return the application: OpenAI's endpoints, those about the server's state, of tokens, cache and timeline."""
-    gate = Gate(core, callers, config.max_body_mib)
+def make_app(
+    core: FrontendCore,
+    callers: Callers,
+    clock: AwakeClock,
+    config: ServeConfig,
+    desk: Desk,
+    counts: Counts | None = None,
+    readers: Readers | None = None,
+) -> FastAPI:
+    """Return the application: OpenAI's endpoints, those about the server's state, of tokens, cache and timeline.
+
+    `counts` are shared with others at the same address, if there are any. `readers` read long bodies; without them
+    that, too, is done in turn.
+    """
+    gate = Gate(core, callers, config.max_body_mib, readers)
     api = Api(core, callers, clock, gate)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
 
@@ -151,7 +165,7 @@ def make_app(core: FrontendCore, callers: Callers, clock: AwakeClock, config: Se
     app.get("/health", response_model=None)(api.health)
     app.get("/ready", response_model=None)(api.ready)
     app.get("/version", response_model=None)(api.version)
-    add_metrics(app, core, clock)
+    add_metrics(app, core, clock, counts)
     add_tokens(app, core, gate)
     add_cache(app, core, callers, clock, gate)
     add_timeline(app, desk, config.max_body_mib)

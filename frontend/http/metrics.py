@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from frontend.core import FrontendCore
+from frontend.counts import Counts
 from frontend.tally import Histogram, Tally
 from protocol.awake_clock import AwakeClock
 from protocol.messages import Finish, Totals
@@ -123,10 +124,11 @@ _OF_ANSWERS = (
 class FrontendCollector(Collector):
     """Reads the numbers of a core when they are asked for."""
 
-    def __init__(self, core: FrontendCore, clock: AwakeClock) -> None:
-        """Read those of `core`; `clock` shows the time of the process's last turn."""
+    def __init__(self, core: FrontendCore, clock: AwakeClock, counts: Counts | None = None) -> None:
+        """Read those of `core`, and of the frontends that share `counts`; `clock` shows the process's last turn."""
         self._core = core
         self._clock = clock
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
         """Yield them; those of a scheduler that is not attached, or has not told them yet, are absent."""
@@ -146,6 +148,8 @@ class FrontendCollector(Collector):
 
     def _own(self, model: str) -> Iterator[Metric]:
         tally, counters = self._core.tally, self._core.counters
+        if self._counts is not None:
+            tally, counters = self._counts.told(tally, counters)
         yield _counter(model, "prompt_tokens", "Tokens of the prompts of accepted requests.", tally.prompt_tokens)
         yield _counter(model, "generation_tokens", "Tokens of answers.", tally.generation_tokens)
         ends = CounterMetricFamily(
@@ -181,9 +185,9 @@ def _histogram(model: str, name: str, about: str, histogram: Histogram) -> Metri
     return family
 
 
-def add_metrics(app: FastAPI, core: FrontendCore, clock: AwakeClock) -> None:
-    """Add the endpoint to `app`."""
-    collector = FrontendCollector(core, clock)
+def add_metrics(app: FastAPI, core: FrontendCore, clock: AwakeClock, counts: Counts | None = None) -> None:
+    """Add the endpoint to `app`; it is about all frontends that share `counts`."""
+    collector = FrontendCollector(core, clock, counts)
 
     @app.get("/metrics", response_model=None)
     async def metrics(request: Request) -> Response:

@@ -35,6 +35,11 @@ class ResponseShape:
     logprobs: list[dict[str, Any]] = field(default_factory=list)  # and of which tokens
     numbers: Iterator[int] = field(default_factory=count)  # of a stream's events
 
+    @property
+    def steady(self) -> bool:
+        """Whether what is told of two pieces differs in their text alone; here events are numbered, too."""
+        return False
+
     def place(self, chunk: Chunk) -> int:
         """Return 0: there is one answer."""
         return 0

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from frontend.http.linger import Linger
+from frontend.http.outlet import WithOutlets
 
 KEEP_ALIVE_SECONDS = 30
 """How long an idle connection is kept: longer than clients do, or they would use one that is being closed."""
@@ -71,7 +72,7 @@ class _Server(uvicorn.Server):
 async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
     """Serve `app` on a listening socket for as long as the context lasts, as a task of the running loop."""
     config = uvicorn.Config(
-        Linger(app),
+        WithOutlets(Linger(app)),
         loop="none",
         http=_Connection,
         ws="none",

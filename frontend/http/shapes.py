@@ -117,6 +117,11 @@ class Shape:
     held: dict[int, list[Chunk]] = field(default_factory=dict)  # until that can be, by prompt
     created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
 
+    @property
+    def steady(self) -> bool:
+        """Whether what is told of two pieces of a choice's text differs in that text alone."""
+        return not (self.prompts.echoed or self.prompts.listed or self.continuous_usage)
+
     def place(self, chunk: Chunk) -> int:
         """Return the index of the choice that a chunk belongs to."""
         return chunk.request * self.samples + chunk.index

@@ -15,6 +15,7 @@ from frontend.http.body import object_of
 from frontend.http.errors import INVALID_VALUE, ApiError
 from frontend.http.gate import Gate
 from frontend.http.parameters import Asked, Messages, TokenIds, chat_messages, parameters, token_ids
+from frontend.readers import LONG_CHARACTERS
 from frontend.reading import read
 from frontend.text_error import TextError
 from protocol.messages import Attached
@@ -64,11 +65,11 @@ class TokensApi:
 
     async def tokenize(self, request: Request) -> Response:
         """Return the ids of a text, or of the prompt that a chat becomes."""
-        return JSONResponse(await self._gate.read(request, self._tokenize))
+        return JSONResponse(await self._gate.read(request, self._tokenize, LONG_CHARACTERS))
 
     async def detokenize(self, request: Request) -> Response:
         """Return the text of ids."""
-        return JSONResponse(await self._gate.read(request, self._detokenize))
+        return JSONResponse(await self._gate.read(request, self._detokenize, LONG_CHARACTERS))
 
     def _tokenize(self, body: bytes) -> dict[str, Any]:
         asked = parameters(TokenizeParameters, object_of(body))
