@@ -256,7 +256,8 @@ def test_garbage_is_dropped_and_everybody_else_is_served(running: Running) -> No
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("max_tokens", 0, "max_tokens: 0 is outside of"),
+        ("max_tokens", 0, "max_tokens: must be at least 1 without prompt_logprobs, got 0"),
+        ("max_tokens", -1, "max_tokens: -1 is outside of"),
         ("max_tokens", 2**40, "max_tokens: "),
         ("max_tokens", "5", "max_tokens: expected an integer, got str"),
         ("seed", 2**63, "seed: "),
