@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -9,6 +10,9 @@ from typing import Literal
 from protocol.endpoints import DEFAULT_ADDRESS
 from protocol.options import lifeline_option, option
 from timeline.options import collector_option, name_option
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+")
+"""As browsers write it: in lower case, without a slash behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,12 @@ class ServeConfig:
         None,
         "KEY",
     )
+    allowed_origin: tuple[str, ...] = option(
+        "let pages of this site ask over HTTP, as https://chat.example or * for all; give it once for each (default: "
+        "browsers let none)",
+        (),
+        "ORIGIN",
+    )
     max_body_mib: float = option("MiB that an HTTP request may have", 8.0, "MIB")
     log_requests: bool = option(
         "a line on standard error for each answer that has ended: whose, how, tokens and seconds; never what was said",
@@ -88,6 +98,12 @@ class ServeConfig:
             raise ValueError("--api-key must be printable ASCII, and not empty")
         if self.api_key is not None and not self.http:
             raise ValueError("--api-key is for HTTP, which --no-http turns off")
+        for origin in self.allowed_origin:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"--allowed-origin is what a browser says of a page: scheme, host and port alone, as in "
+                    f"https://chat.example:8443, or *; got {origin!r}"
+                )
         if not 0 < self.max_body_mib <= 1024:
             raise ValueError(f"--max-body-mib must be more than 0 and at most 1024, got {self.max_body_mib}")
         if not 0 <= self.drain_timeout < inf:

@@ -980,6 +980,39 @@ async def test_with_a_key_only_those_who_bring_it_are_served_but_health_is_open(
     assert (await it.client.get("/health")).status_code == 200
 
 
+async def test_pages_of_sites_that_are_named_may_ask_and_no_others(serve: Serve) -> None:
+    page, other = "https://chat.example", "https://other.example"
+    it = serve(config=ServeConfig(allowed_origin=(page, "http://localhost:3000"), api_key="secret"))
+    allowed, expose = "access-control-allow-origin", "access-control-expose-headers"
+    beforehand = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    for path in ("/v1/chat/completions", "/v1/models"):
+        answer = await it.client.options(path, headers={"origin": page, **beforehand})
+        assert (answer.status_code, answer.headers[allowed]) == (200, page)
+        assert "authorization" in answer.headers["access-control-allow-headers"].lower()
+        assert (await it.client.options(path, headers={"origin": other, **beforehand})).headers.get(allowed) is None
+    key = {"authorization": "Bearer secret"}
+    for stream in (False, True):
+        body = asked("chat/completions", stream=stream)
+        answer = await it.client.post("/v1/chat/completions", json=body, headers={"origin": page, **key})
+        assert (answer.status_code, answer.headers[allowed], answer.headers[expose]) == (200, page, "x-request-id")
+    refused = await it.client.get("/v1/models", headers={"origin": page})
+    assert (refused.status_code, refused.headers[allowed]) == (401, page), "a page must see why"
+    assert allowed not in (await it.client.get("/v1/models", headers={"origin": other, **key})).headers
+    reset = await it.client.post("/reset_prefix_cache", headers={"origin": page, **key})
+    assert error_of(reset, 403)["message"] == "pages of other sites may not reset the prefix cache"
+
+
+async def test_unless_sites_are_named_browsers_let_none_ask(serve: Serve) -> None:
+    answer = await serve().client.get("/v1/models", headers={"origin": "https://chat.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("origin", ["", "chat.example", "https://chat.example/", "https://Chat.example", "https://a/b"])
+def test_what_no_browser_calls_a_site_is_refused(origin: str) -> None:
+    with pytest.raises(ValueError, match="--allowed-origin is what a browser says of a page"):
+        ServeConfig(allowed_origin=(origin,))
+
+
 # ---------------------------------------------------------------- errors on the way
 
 

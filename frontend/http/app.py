@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -201,6 +202,14 @@ def make_app(
 
     if config.api_key is not None:
         app.add_middleware(KeyGuard, key=config.api_key)
+    if config.allowed_origin:  # around the key: what a browser asks beforehand comes without
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origin,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[HEADER.decode()],
+        )
     app.add_middleware(RequestId)
     return app
 
