@@ -198,8 +198,8 @@ class FrontendCore:
     def _accept(self, identity: bytes, peer: TextPeer, ask: Generate, now: float, unread: Unread | None = None) -> None:
         assert self.served is not None
         try:
-            prompt = None if unread is None else unread.result()
-            streams = self._intake.accept(identity, ask, self.served, now, prompt)
+            prompt, arrived = (None, now) if unread is None else (unread.result(), unread.arrived)
+            streams = self._intake.accept(identity, ask, self.served, arrived, prompt)
         except TextError as error:
             self._refuse(identity, peer, ask.request, error, now)
             return
@@ -232,7 +232,7 @@ class FrontendCore:
         if not unread.given_up:
             peer = self.peers[unread.peer]
             del peer.unread[unread.ask.request]
-            self._accept(unread.peer, peer, unread.ask, unread.arrived, unread)
+            self._accept(unread.peer, peer, unread.ask, now, unread)
 
     def _leave_unread(self, identity: bytes, peer: TextPeer, ask: Generate, characters: int, now: float) -> None:
         assert self.served is not None
@@ -412,6 +412,9 @@ class FrontendCore:
                 self._answer(identity, peer, Ping(), now)  # to a peer that is gone it fails: how we learn of it
         for stream in [stream for stream in self._limited if self._is_overdue(stream, now)]:
             self._end(stream, Finish.TIMEOUT, abort=True)
+        for peer in list(self.peers.values()):
+            for unread in [unread for unread in peer.unread.values() if now >= unread.deadline]:
+                self._end_unread(unread, peer, Finish.TIMEOUT, "", now)
         for stream, until in list(self._unplaced.items()):
             if now >= until:
                 self._end(stream, Finish.ERROR, "no scheduler is there to serve it", abort=False)
