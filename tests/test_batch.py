@@ -374,7 +374,6 @@ def test_as_many_are_under_way_as_it_is_told(files: Files, server: Server) -> No
     assert len(files.by_name) == 40
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_said_in_one_line(
     files: Files, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

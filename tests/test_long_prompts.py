@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from frontend import core
 from frontend.readers import LONG_CHARACTERS, VERY_LONG_CHARACTERS, Readers
+from frontend.request_log import RequestLog
 from frontend.unread import Unread
 from protocol.messages import Cancel, Chunk, Finish, Generate
 from tests.frontend_driver import ME, Driver, ids
@@ -152,6 +154,25 @@ def test_of_what_was_read_in_time_the_rest_of_the_time_is_left() -> None:
     read(it)
     (submit,) = it.submitted()
     assert submit.timeout == pytest.approx(1.0)
+
+
+def test_what_ends_unread_is_counted_and_logged_like_what_ends_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(core, "MOST_UNREAD_CHARACTERS", 3 * len(LONG))
+    it = driver()
+    it.core.request_log = RequestLog(lambda: it.now, on=True)
+    with caplog.at_level(logging.INFO, "stepahead.requests"):
+        it.generate(1, prompt=LONG, n=2)
+        it.client(Cancel(1))
+        it.generate(2, prompt=LONG, timeout=1.0)
+        it.wait(1.0, alive=(0,), peers=(ME,))
+        it.generate(3, prompt=LONG)
+        it.generate(4, prompt=LONG)
+        it.core.client_gone(ME)
+    assert [record.getMessage() for record in caplog.records] == ["abort", "timeout", "busy", "abort"]
+    assert it.core.tally.ended == {Finish.ABORT: 3, Finish.TIMEOUT: 1}
+    assert it.core.counters["turned_away"] == 1
 
 
 def test_it_ends_with_the_server() -> None:
