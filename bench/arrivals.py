@@ -28,6 +28,7 @@ from bench.engine_options import (
 )
 from bench.machine import machine
 from bench.moments import Moments
+from bench.percentiles import percentiles
 from bench.shapes import shape_of
 from bench.step_times import DeviceTime
 from bench.workload import Workload, seed_number, uniform_workload
@@ -146,14 +147,9 @@ def figures(moments: Moments, time: DeviceTime, workload: Workload) -> dict[str,
         "busy_seconds": time.busy,
         "idle_seconds": time.idle,
         "no_work_seconds": time.no_work,
-        "ttft_ms": _percentiles(1e3 * moments.until_first),
-        "itl_ms": _percentiles(between) | {"max": float(between.max(initial=0.0))},
+        "ttft_ms": percentiles(1e3 * moments.until_first),
+        "itl_ms": percentiles(between) | {"max": float(between.max(initial=0.0))},
     }
-
-
-def _percentiles(values: NDArray[np.float64]) -> dict[str, float]:
-    p50, p99 = np.percentile(values, (50, 99)).tolist() if len(values) else (0.0, 0.0)
-    return {"p50": p50, "p99": p99}
 
 
 def _workload(given: argparse.Namespace, requests: int, vocab_size: int, seed: int) -> Workload:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from bench.contestant import BenchmarkError
 from bench.machine import machine
+from bench.percentiles import percentiles
 from bench.workload import greedy
 from protocol.codec import decode, encode
 from protocol.endpoints import PrivateDirectory
@@ -296,8 +297,7 @@ def _loop_microseconds(function: Callable[[], Any]) -> float:
 
 
 def _spread(samples: NDArray[np.float64]) -> dict[str, float]:
-    p50, p99 = np.percentile(samples, [50, 99]).tolist()
-    return {"p50": p50, "p99": p99, "max": float(samples.max()), "mean": float(samples.mean())}
+    return percentiles(samples) | {"max": float(samples.max()), "mean": float(samples.mean())}
 
 
 def _best_block(samples: NDArray[np.float64]) -> float:

@@ -32,7 +32,7 @@ class ServeTarget:
             usable = False
         if not usable or not url.isascii() or not url.isprintable() or " " in url or parts.query or parts.fragment:
             raise BenchmarkError(f"--base-url must be like http://127.0.0.1:8000, not {base_url}")
-        if not (api_key.isascii() and (api_key.isprintable() or not api_key)):
+        if not (api_key.isascii() and api_key.isprintable()):
             raise BenchmarkError("--api-key must be printable ASCII")
         self._root = url.removesuffix("/v1")
         self.base_url = self._root + "/v1"

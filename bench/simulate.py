@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.contestant import BenchmarkError
 from bench.device_model import DEVICES
+from bench.percentiles import percentiles
 from bench.simulation import Arrival, Host, Outcome, Simulation
 from bench.workload import seed_number, uniform_workload
 from protocol.messages import PRIORITY_MAX, PRIORITY_MIN, Opened
@@ -167,12 +169,11 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "tokens": outcome.tokens,
         "tokens_per_s": outcome.tokens / outcome.seconds if outcome.seconds else 0.0,
         "active_percent": 100 * outcome.busy / (outcome.busy + outcome.idle) if outcome.busy else 0.0,
-        "ttft_s": _percentiles(np.array([ttft for each in outcome.ttft.values() for ttft in each])),
+        "ttft_s": _spread(np.array([ttft for each in outcome.ttft.values() for ttft in each])),
         "ttft_s_by_priority": {
-            priority: _percentiles(np.array(each)) | {"count": len(each)}
-            for priority, each in sorted(outcome.ttft.items())
+            priority: _spread(np.array(each)) | {"count": len(each)} for priority, each in sorted(outcome.ttft.items())
         },
-        "itl_ms": _percentiles(gaps),
+        "itl_ms": _spread(gaps),
         "steps": outcome.steps,
         "wasted_percent": 100 * outcome.wasted_rows / outcome.rows if outcome.rows else 0.0,
         "preemptions": outcome.preemptions,
@@ -216,7 +217,7 @@ def _drawn(given: argparse.Namespace) -> list[Arrival]:
     return [Arrival(*each) for each in zip(at, prompts, workload.output_lengths, priorities, strict=True)]
 
 
-def _tokens(draw: np.random.Generator, length: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+def _tokens(draw: np.random.Generator, length: int) -> NDArray[np.uint32]:
     return draw.integers(1, VOCABULARY, length).astype(np.uint32)
 
 
@@ -237,11 +238,8 @@ def _worker(slots: int, blocks: int, batch_tokens: int) -> Opened:
     )
 
 
-def _percentiles(values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
-    if not len(values):
-        return {"p50": 0.0, "p99": 0.0, "max": 0.0}
-    p50, p99 = np.percentile(values, (50, 99)).tolist()
-    return {"p50": p50, "p99": p99, "max": float(values.max())}
+def _spread(values: NDArray[np.float64]) -> dict[str, float]:
+    return percentiles(values) | {"max": float(values.max(initial=0.0))}
 
 
 def _check(given: argparse.Namespace) -> None:

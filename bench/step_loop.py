@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bench.contestant import BenchmarkError
 from bench.device_time import EVENT_SECONDS
+from bench.percentiles import percentiles
 from gpu_worker.engine import Engine
 from protocol.messages import Plan, Result
 from timeline.recorder import Recorder
@@ -140,5 +141,4 @@ def greedy_plan(
 
 def microseconds(seconds: NDArray[np.float64]) -> dict[str, float]:
     """Return p50 and p99 in microseconds, as reports have them."""
-    p50, p99 = np.percentile(1e6 * seconds, (50, 99)).tolist()
-    return {"p50": p50, "p99": p99}
+    return percentiles(1e6 * seconds)

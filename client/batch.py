@@ -86,7 +86,9 @@ def _run(questions: BatchInput, output: BatchOutput, server: BatchServer, given:
         watch.end("stopped; the same command goes on from here")
         return 128 + signal.SIGINT
     except (BatchStoppedError, OSError) as error:
-        what = error if isinstance(error, BatchStoppedError) else f"{given.output}: {error.strerror or error}"
+        what = str(error)
+        if isinstance(error, OSError):  # one that names no file came of writing to a descriptor
+            what = f"{error.filename or given.output}: {error.strerror or error}"
         watch.end(f"{what}; the same command goes on from here")
         return 1
     finally:

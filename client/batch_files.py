@@ -71,11 +71,19 @@ class BatchOutput:
             raise BatchFileError(f"{path}: {error.strerror or error}") from None
 
     def write(self, line: bytes, key: Key, *, good: bool) -> None:
-        """Append an answer; once this returns, no end of this process can lose it. Raises `OSError`."""
+        """Append an answer; once this returns, no end of this process can lose it.
+
+        Raises `OSError`, and leaves nothing of it then.
+        """
         with self._lock:
-            rest = memoryview(line)
-            while rest:
-                rest = rest[os.write(self._file.fileno(), rest) :]
+            file, rest = self._file.fileno(), memoryview(line)
+            try:
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+            except OSError:
+                with suppress(OSError):  # other threads may still find room: no line goes on behind half of this one
+                    os.ftruncate(file, os.fstat(file).st_size - (len(line) - len(rest)))
+                raise
             self._count(key, good=good)
 
     def close(self) -> None:

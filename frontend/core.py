@@ -163,9 +163,11 @@ class FrontendCore:
         """Forget a text client and end its requests."""
         self.speak_to.pop(identity, None)
         peer = self.peers.pop(identity, None)
-        for unread in () if peer is None else peer.unread.values():
-            unread.given_up = True
-        for stream in () if peer is None else chain(*peer.requests.values()):
+        if peer is None:
+            return
+        for unread in peer.unread.values():
+            self._give_up(unread, peer, Finish.ABORT)
+        for stream in chain(*peer.requests.values()):
             if stream.finish is Finish.RUNNING:
                 try:
                     stream.end(Finish.ABORT)
@@ -198,8 +200,8 @@ class FrontendCore:
     def _accept(self, identity: bytes, peer: TextPeer, ask: Generate, now: float, unread: Unread | None = None) -> None:
         assert self.served is not None
         try:
-            prompt = None if unread is None else unread.result()
-            streams = self._intake.accept(identity, ask, self.served, now, prompt)
+            prompt, arrived = (None, now) if unread is None else (unread.result(), unread.arrived)
+            streams = self._intake.accept(identity, ask, self.served, arrived, prompt)
         except TextError as error:
             self._refuse(identity, peer, ask.request, error, now)
             return
@@ -232,12 +234,13 @@ class FrontendCore:
         if not unread.given_up:
             peer = self.peers[unread.peer]
             del peer.unread[unread.ask.request]
-            self._accept(unread.peer, peer, unread.ask, unread.arrived, unread)
+            self._accept(unread.peer, peer, unread.ask, now, unread)
 
     def _leave_unread(self, identity: bytes, peer: TextPeer, ask: Generate, characters: int, now: float) -> None:
         assert self.served is not None
         if self._unread_characters and self._unread_characters + characters > MOST_UNREAD_CHARACTERS:
             self.counters["turned_away"] += 1
+            self.request_log.unserved(peer.name_of(ask.request), Finish.BUSY)
             busy = "too many long prompts wait to be read"
             self._answer(identity, peer, Chunk(ask.request, "", NO_TOKENS, Finish.BUSY, busy, 0, 0), now)
             return
@@ -247,13 +250,18 @@ class FrontendCore:
         self._unread_characters += characters
 
     def _end_unread(self, unread: Unread, peer: TextPeer, finish: Finish, error: str, now: float) -> None:
-        unread.given_up = True
         del peer.unread[unread.ask.request]
+        self._give_up(unread, peer, finish)
         self._end_all(unread.peer, peer, unread.ask, finish, error, now)
+
+    def _give_up(self, unread: Unread, peer: TextPeer, finish: Finish) -> None:
+        unread.given_up = True
+        self.tally.unread(finish, unread.ask.n)
+        self.request_log.unserved(peer.name_of(unread.ask.request), finish)
 
     def _refuse(self, identity: bytes, peer: TextPeer, request: int, error: TextError, now: float) -> None:
         self.counters["refused"] += 1
-        self.request_log.refused(peer.name_of(request))
+        self.request_log.unserved(peer.name_of(request), Finish.REFUSED)
         chunk = Chunk(request, "", NO_TOKENS, Finish.REFUSED, error.reason, 0, 0, error.at_fault, error.code)
         self._answer(identity, peer, chunk, now)
 
@@ -412,6 +420,9 @@ class FrontendCore:
                 self._answer(identity, peer, Ping(), now)  # to a peer that is gone it fails: how we learn of it
         for stream in [stream for stream in self._limited if self._is_overdue(stream, now)]:
             self._end(stream, Finish.TIMEOUT, abort=True)
+        for peer in list(self.peers.values()):
+            for unread in [unread for unread in peer.unread.values() if now >= unread.deadline]:
+                self._end_unread(unread, peer, Finish.TIMEOUT, "", now)
         for stream, until in list(self._unplaced.items()):
             if now >= until:
                 self._end(stream, Finish.ERROR, "no scheduler is there to serve it", abort=False)

@@ -48,9 +48,10 @@ class RequestLog:
             ),
         )
 
-    def refused(self, name: str, status: int = 0) -> None:
-        """Note that a request never came to be served; over HTTP it has a status."""
+    def unserved(self, name: str, finish: Finish, status: int = 0) -> None:
+        """Note that a request has ended and never came to be served; one that HTTP refuses has a status."""
         if self._on:
-            fields = {"finish": "refused"} | ({"status": status} if status else {})
+            ended = finish.name.lower()
+            fields = {"finish": ended} | ({"status": status} if status else {})
             how = f" with status {status}" if status else ""
-            _log.info("refused%s", how, extra=about_request(name, **fields))
+            _log.info("%s%s", ended, how, extra=about_request(name, **fields))

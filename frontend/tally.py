@@ -132,6 +132,11 @@ class Tally:
                 self.per_token.observe((stream.newest - stream.first) / between)
 
     @_harmless
+    def unread(self, finish: Finish, answers: int) -> None:
+        """Note that so many answers have ended before their prompt was read."""
+        self.ended[finish] += answers
+
+    @_harmless
     def phases(self, stream: Stream, timing: Timing) -> None:
         """Note what its scheduler says of a stream that has ended, unless another one had begun it."""
         if stream.finish not in COMPLETED or stream.resubmitted or timing.first_token < 0:

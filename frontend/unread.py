@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,11 @@ class Unread:
     given_up: bool = False
     prompt: NDArray[np.uint32] | None = None
     error: Exception | None = None
+
+    @property
+    def deadline(self) -> float:
+        """When its time is up, whether it has been read by then or not."""
+        return self.arrived + self.ask.timeout if self.ask.timeout else inf
 
     def read(self) -> None:
         """Read the prompt, which takes long; on any thread."""

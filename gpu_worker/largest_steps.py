@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from checkpoint import CheckpointError
 from gpu_worker.logprobs import SCORED_AT_A_TIME
 from protocol.logprobs import MOST_LOGPROBS
-from protocol.messages import Failed, Plan, Result, RowFlag
+from protocol.messages import Failed, Note, Plan, Result, RowFlag
 from timeline.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ TEMPERATURE, TOP_P = 1.0, 0.9
 
 PENALTIES = 1.5, 0.5, 0.5
 """Repetition, presence, frequency."""
+
+BAD_WORD = Note.WORD, Note.WORD_END
+"""One slot has it, of two tokens: for its sake there are lines for every row, and all are looked at."""
 
 _POLL_SECONDS = 1e-3
 _OUT_OF_MEMORY = "OutOfMemoryError"
@@ -89,7 +92,6 @@ def _why(plan: Plan, error: str) -> str:
 
 def _adjusted(plan: Plan) -> Plan:
     """Return a plan whose rows ask for all that takes memory between logits and tokens."""
-    none = np.zeros(0, np.uint32)
     count = plan.count.astype(np.int64)
     left = SCORED_AT_A_TIME - np.cumsum(count) + count
     scored = np.minimum(left, count)[left > 0].astype(np.uint32)
@@ -99,10 +101,10 @@ def _adjusted(plan: Plan) -> Plan:
         adjust_slot=plan.slot,
         penalty=np.tile(np.array(PENALTIES, np.float32), len(plan.slot)),
         free_from=np.zeros_like(plan.slot),
-        notes=np.zeros_like(plan.slot),
-        note=none.astype(np.uint8),
-        note_token=none,
-        bias=none.astype(np.float32),
+        notes=np.where(plan.slot == 0, len(BAD_WORD), 0).astype(np.uint32),
+        note=np.array(BAD_WORD, np.uint8),
+        note_token=np.zeros(len(BAD_WORD), np.uint32),
+        bias=np.zeros(0, np.float32),
         listed=np.full(len(plan.slot), 1 + MOST_LOGPROBS, np.uint8),
         scored=np.stack((row, 0 * row, scored, 0 * row + 1 + MOST_LOGPROBS), axis=1).reshape(-1),
         scored_token=np.zeros(int(scored.sum()), np.uint32),

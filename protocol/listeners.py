@@ -15,7 +15,7 @@ from protocol.endpoints import BACKLOG, check_free, listen, parse
 from protocol.errors import ProtocolError
 
 
-def http_listeners(host: str, port: int, count: int) -> list[socket.socket]:
+def tcp_listeners(host: str, port: int, count: int) -> list[socket.socket]:
     """Return so many sockets that listen there; raises `ProtocolError` in one line, as `endpoints.listen` does."""
     with ExitStack() as undo:
         listeners = [undo.enter_context(listen(host, port, shared=count > 1))]
@@ -29,7 +29,7 @@ def zmq_listeners(address: str, count: int) -> list[socket.socket]:
     check_free(address)
     where = parse(address)
     if not isinstance(where, Path):
-        return http_listeners(*where, count)
+        return tcp_listeners(*where, count)
     with ExitStack() as undo:
         listener = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:

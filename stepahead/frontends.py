@@ -11,7 +11,7 @@ from frontend.config import FrontendConfig, ServeConfig, TextConfig
 from frontend.seeds import sample_seed
 from protocol.endpoints import PrivateDirectory
 from protocol.errors import ProtocolError
-from protocol.listeners import http_listeners, zmq_listeners
+from protocol.listeners import tcp_listeners, zmq_listeners
 from protocol.logs import TEXT, LogConfig
 from protocol.options import to_arguments
 from stepahead.family import Child, Family, StartError
@@ -61,7 +61,7 @@ def _listening(
         try:
             for_zmq = [undo.enter_context(each) for each in zmq_listeners(address, count)]
             if serve.http:
-                for_http = [undo.enter_context(each) for each in http_listeners(serve.host, serve.port, count)]
+                for_http = [undo.enter_context(each) for each in tcp_listeners(serve.host, serve.port, count)]
         except ProtocolError as error:
             raise StartError(str(error), 2) from None
         yield list(zip(for_zmq, for_http, strict=True))

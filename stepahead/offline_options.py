@@ -9,19 +9,20 @@ from typing import Any
 
 from frontend.config import ServeConfig, TextConfig
 from gpu_worker.config import EngineConfig
+from protocol.logs import LogConfig
 from protocol.options import options_of
 from scheduler_proc.config import SchedulingConfig
 from stepahead.launch_config import LaunchConfig
 from timeline.config import TimelineConfig
 
-SERVERS_OWN = {field.name for field in fields(ServeConfig)} | {
+SERVERS_OWN = {field.name for config in (ServeConfig, LogConfig) for field in fields(config)} | {
     "zmq",
     "prompt",
     "first_prompt",
     "max_tokens",
     "max_waiting",
 }
-"""launch.py's options about those whom a server serves: here there is nobody but this program."""
+"""launch.py's options about those whom a server serves, or who gather its log: here there is only this program."""
 
 
 @dataclass(frozen=True, slots=True)

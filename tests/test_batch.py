@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from typing import Any
 import pytest
 
 from client.__main__ import main
-from client.batch_lines import ID_PREFIX
+from client.batch_files import BatchOutput
+from client.batch_lines import ID_PREFIX, Question, answer_line
 
 ROOT = Path(__file__).parent.parent
 
@@ -372,7 +374,6 @@ def test_as_many_are_under_way_as_it_is_told(files: Files, server: Server) -> No
     assert len(files.by_name) == 40
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_said_in_one_line(
     files: Files, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -383,6 +384,39 @@ def test_a_full_disk_is_said_in_one_line(
     monkeypatch.setattr("client.batch_files.os.write", full)
     assert files.run() == 1
     assert f"{files.output}: No space left on device; the same command goes on from here\n" in capfd.readouterr().err
+
+
+def test_an_answer_for_which_there_was_no_room_leaves_nothing_that_the_next_would_go_on_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nearly_full(descriptor: int, data: memoryview) -> int:
+        monkeypatch.setattr("client.batch_files.os.write", full)
+        return write(descriptor, data[:10])
+
+    def full(descriptor: int, data: memoryview) -> int:
+        monkeypatch.setattr("client.batch_files.os.write", write)
+        raise OSError(28, "No space left on device")
+
+    write = os.write
+    first, second = (answer_line(Question(1, name), "1", {"status_code": 200}, "", "") for name in ("a", "b"))
+    path = tmp_path / "out.jsonl"
+    with BatchOutput(path, {"a", "b"}) as output:
+        monkeypatch.setattr("client.batch_files.os.write", nearly_full)
+        with pytest.raises(OSError, match="No space left"):
+            output.write(first, "a", good=True)
+        output.write(second, "b", good=True)  # somebody has made room
+    assert path.read_bytes() == second
+    with BatchOutput(path, {"a", "b"}) as output:
+        assert output.outcomes == {"b": True}
+
+
+def test_an_input_that_is_gone_by_now_is_said_in_one_line(
+    files: Files, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files.ask(line("a"))
+    monkeypatch.setattr("client.batch.BatchRun.greet", lambda _: files.input.unlink())
+    assert files.run() == 1
+    assert f"{files.input}: No such file or directory; the same command goes on from here\n" in capfd.readouterr().err
 
 
 @pytest.mark.processes

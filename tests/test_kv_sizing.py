@@ -13,6 +13,7 @@ import torch
 
 from checkpoint import CheckpointError, load_config
 from gpu_worker import building
+from gpu_worker.bad_words import BadWords
 from gpu_worker.building import build_engine
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine
@@ -214,7 +215,8 @@ def engine(folder: Path) -> Iterator[Engine]:
 def test_the_largest_steps_are_computed_and_sampled(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
     random: list[tuple[int, bool]] = []
-    run, sample = ModelRunner.run, Sampler.sample
+    worded: list[int] = []
+    run, sample, ban = ModelRunner.run, Sampler.sample, BadWords.ban
 
     def watched(self: ModelRunner, plan: Plan, *rest: Any) -> None:
         run(self, plan, *rest)
@@ -224,14 +226,20 @@ def test_the_largest_steps_are_computed_and_sampled(engine: Engine, monkeypatch:
         random.append((len(logits), rest[2]))
         return sample(self, logits, *rest)
 
+    def banned(self: BadWords, logits: torch.Tensor, row: torch.Tensor) -> None:
+        worded.append(len(row))
+        ban(self, logits, row)
+
     monkeypatch.setattr(ModelRunner, "run", watched)
     monkeypatch.setattr(Sampler, "sample", sampled)
+    monkeypatch.setattr(BadWords, "ban", banned)
     plans = []
     for plan in largest_steps(lambda: engine):
         plans.append(plan)
         assert computed == [one.step for one in plans], "each is done before the next begins"
     assert computed == [1, 2]
     assert random == [(3, True), (1, True)]
+    assert worded == [3], "every row's lines are looked at in the wide one"
     for plan in plans:
         check_plan(plan, engine)
 

@@ -12,7 +12,7 @@ import zmq
 
 from protocol.endpoints import listen
 from protocol.errors import ProtocolError
-from protocol.listeners import http_listeners, zmq_listeners
+from protocol.listeners import tcp_listeners, zmq_listeners
 from protocol.sockets import bind_router
 from tests.http_server import free_port
 
@@ -27,7 +27,7 @@ def undo() -> Iterator[ExitStack]:
 
 def test_connections_are_dealt_out_among_those_who_listen_at_a_port(undo: ExitStack) -> None:
     port = free_port()
-    listeners = [undo.enter_context(each) for each in http_listeners("127.0.0.1", port, 2)]
+    listeners = [undo.enter_context(each) for each in tcp_listeners("127.0.0.1", port, 2)]
     for _ in range(MANY):
         undo.enter_context(socket.create_connection(("127.0.0.1", port)))
     shares = [_accepted(listener, undo) for listener in listeners]
@@ -38,11 +38,11 @@ def test_connections_are_dealt_out_among_those_who_listen_at_a_port(undo: ExitSt
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_port_that_is_shared_is_taken_for_all_others(count: int, undo: ExitStack) -> None:
     port = free_port()
-    for each in http_listeners("127.0.0.1", port, count):
+    for each in tcp_listeners("127.0.0.1", port, count):
         undo.enter_context(each)
     for again in (1, 2):
         with pytest.raises(ProtocolError, match="is in use by another program"):
-            http_listeners("127.0.0.1", port, again)
+            tcp_listeners("127.0.0.1", port, again)
     with pytest.raises(ProtocolError, match="is in use by another program"):
         listen("127.0.0.1", port)
 
@@ -50,7 +50,7 @@ def test_a_port_that_is_shared_is_taken_for_all_others(count: int, undo: ExitSta
 def test_a_port_of_somebody_else_is_not_joined(undo: ExitStack) -> None:
     other = undo.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=True))
     with pytest.raises(ProtocolError, match="is in use by another program"):
-        http_listeners("127.0.0.1", other.getsockname()[1], 2)
+        tcp_listeners("127.0.0.1", other.getsockname()[1], 2)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "ipc"])

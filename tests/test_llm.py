@@ -380,6 +380,7 @@ def test_options_are_launchs_with_underscores() -> None:
         ({"tensor_parallel_size": 2, "x": 1}, TypeError, "unrecognized arguments: --tensor-parallel-size --x"),
         ({"help": True}, TypeError, "unrecognized arguments: --help"),
         ({"port": 8000, "zmq": "x"}, TypeError, "only a server has --port and --zmq: python launch.py starts one"),
+        ({"log_format": "json"}, TypeError, "only a server has --log-format: python launch.py starts one"),
         ({"max_num_seqs": 0}, ValueError, "--max-num-seqs must be from 1 to 65536, got 0"),
         ({"max_num_seqs": "four"}, ValueError, "argument --max-num-seqs: invalid int value: 'four'"),
         ({"max_num_seqs": 2.5}, ValueError, "invalid int value: '2.5'"),

@@ -68,7 +68,7 @@ def test_as_json_every_line_is_an_object_whatever_goes_wrong() -> None:
     assert theirs["message"] == "they warn"
     assert "deprecated" in deprecated["message"]
     assert (failed["message"], failed["error"]) == ("it failed", "ZeroDivisionError: division by zero")
-    assert "1 / 0" in failed["trace"] or "ZeroDivisionError" in failed["trace"]
+    assert "Traceback (most recent call last)" in failed["trace"]
     assert thread["error"] == "KeyError: 'nothing'"
     assert uncaught["error"] == "RuntimeError: out of\nluck"
     assert "request" not in theirs
@@ -213,7 +213,7 @@ async def test_an_answer_has_the_name_that_its_request_came_with(http: HttpDrive
         (b'"{}\\', '"{}\\'),
     ):
         answer = await http.client.post(
-            "/v1/completions", json={"prompt": "hello", "stream": name == b"x"}, headers={b"x-request-id": name}
+            "/v1/completions", json={"prompt": "hello", "stream": len(name) > 100}, headers={b"x-request-id": name}
         )
         assert answer.status_code == 200
         assert answer.headers.get_list("x-request-id") == [kept]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from frontend import core
 from frontend.readers import LONG_CHARACTERS, VERY_LONG_CHARACTERS, Readers
+from frontend.request_log import RequestLog
 from frontend.unread import Unread
-from protocol.messages import Abort, Cancel, Chunk, Finish, Generate
-from tests.frontend_driver import ME, Driver, ids, only
+from protocol.messages import Cancel, Chunk, Finish, Generate
+from tests.frontend_driver import ME, Driver, ids
 from tests.word_tokenizer import word_text
 
 LONG = "a long text "
@@ -126,21 +128,60 @@ def test_too_many_are_turned_away_until_some_are_read(monkeypatch: pytest.Monkey
     assert it.chunks() == []
 
 
-def test_it_ends_with_the_server_and_its_time_runs_meanwhile() -> None:
+@pytest.mark.parametrize("taken", [False, True], ids=["waiting", "being read"])
+def test_it_ends_when_its_time_is_up_and_not_when_somebody_has_read_it(taken: bool) -> None:
     it = driver()
     it.generate(1, prompt=LONG, timeout=1.0)
-    unread = it.core.take_unread()
-    assert unread is not None
-    it.wait(2.0, alive=(0,), peers=(ME,))
-    unread.read()
-    it.core.has_read(unread, it.now)
-    it.wait(0.25, alive=(0,), peers=(ME,))
-    assert [chunk.finish for chunk in it.chunks()] == [Finish.TIMEOUT]
     it.generate(2, prompt=LONG)
+    unread = it.core.take_unread() if taken else None
+    it.wait(0.75, alive=(0,), peers=(ME,))
+    assert it.chunks() == []
+    it.wait(0.5, alive=(0,), peers=(ME,))
+    assert [(chunk.request, chunk.finish) for chunk in it.chunks()] == [(1, Finish.TIMEOUT)]
+    if unread is None:
+        assert read(it).prompt is None, "it was read for nobody"
+    else:
+        unread.read()
+        it.core.has_read(unread, it.now)
+    read(it)
+    assert len(it.submitted()) == 1, "the other one has no such limit"
+
+
+def test_of_what_was_read_in_time_the_rest_of_the_time_is_left() -> None:
+    it = driver()
+    it.generate(1, prompt=LONG, timeout=4.0)
+    it.wait(3.0, alive=(0,), peers=(ME,))
+    read(it)
+    (submit,) = it.submitted()
+    assert submit.timeout == pytest.approx(1.0)
+
+
+def test_what_ends_unread_is_counted_and_logged_like_what_ends_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(core, "MOST_UNREAD_CHARACTERS", 3 * len(LONG))
+    it = driver()
+    it.core.request_log = RequestLog(lambda: it.now, on=True)
+    with caplog.at_level(logging.INFO, "stepahead.requests"):
+        it.generate(1, prompt=LONG, n=2)
+        it.client(Cancel(1))
+        it.generate(2, prompt=LONG, timeout=1.0)
+        it.wait(1.0, alive=(0,), peers=(ME,))
+        it.generate(3, prompt=LONG)
+        it.generate(4, prompt=LONG)
+        it.core.client_gone(ME)
+    assert [record.getMessage() for record in caplog.records] == ["abort", "timeout", "busy", "abort"]
+    assert it.core.tally.ended == {Finish.ABORT: 3, Finish.TIMEOUT: 1}
+    assert it.core.counters["turned_away"] == 1
+
+
+def test_it_ends_with_the_server() -> None:
+    it = driver()
+    it.generate(1, prompt=LONG)
     it.core.stop()
     assert [chunk.finish for chunk in it.chunks()] == [Finish.ERROR]
     assert it.core.owed == 0
-    assert only(it.said_to_scheduler(), Abort)
+    assert it.submitted() == []
 
 
 def test_a_long_text_has_the_ids_that_it_would_have_anyway() -> None:
