@@ -36,13 +36,13 @@ def refusal(ask: Submit, worker: Opened) -> str:
     if len(ask.prompt) >= worker.max_model_len:
         return f"the prompt has {len(ask.prompt)} tokens; it must be shorter than the context of {worker.max_model_len}"
     if len(ask.stop_token_ids) > MOST_STOP_TOKENS:
-        return f"{len(ask.stop_token_ids)} stop_token_ids, at most {MOST_STOP_TOKENS} are allowed"
+        return f"stop_token_ids: {len(ask.stop_token_ids)} of them, at most {MOST_STOP_TOKENS} are allowed"
     if problem := wrong_lists(ask):
         return problem
     if ask.min_tokens > ask.max_tokens:
-        return f"min_tokens is {ask.min_tokens}, more than max_tokens {ask.max_tokens}"
+        return f"min_tokens: {ask.min_tokens} is more than max_tokens {ask.max_tokens}"
     if ask.logprobs is not None and ask.logprobs > worker.vocab_size:
-        return f"logprobs is {ask.logprobs}, more than the vocabulary of {worker.vocab_size} has tokens"
+        return f"logprobs: {ask.logprobs} is more than the vocabulary of {worker.vocab_size} has tokens"
     if problem := _wrong_scores(ask, worker):
         return problem
     for tokens in (ask.prompt, ask.output, ask.stop_token_ids, *listed_tokens(ask)):
@@ -57,7 +57,7 @@ def _wrong_scores(ask: Submit, worker: Opened) -> str:
     if ask.prompt_logprobs is None:
         return ""
     if ask.prompt_logprobs > worker.vocab_size:
-        return f"prompt_logprobs is {ask.prompt_logprobs}, more than the vocabulary of {worker.vocab_size} has tokens"
+        return f"prompt_logprobs: {ask.prompt_logprobs} is more than the vocabulary of {worker.vocab_size} has tokens"
     if (scores := len(ask.prompt) * (1 + ask.prompt_logprobs)) > MOST_SCORES:
         return f"prompt_logprobs: {scores} of the prompt's {len(ask.prompt)} tokens together, at most {MOST_SCORES}"
     if ask.scores_told >= len(ask.prompt):

@@ -21,6 +21,7 @@ SERVERS_OWN = {field.name for config in (ServeConfig, LogConfig) for field in fi
     "first_prompt",
     "max_tokens",
     "max_waiting",
+    "frontends",
 }
 """launch.py's options about those whom a server serves, or who gather its log: here there is only this program."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,6 +191,23 @@ def test_a_request_that_can_never_fit_is_refused_and_blocks_nobody() -> None:
     assert len(loop.tokens(2)) == 64 - 30, "max_tokens is clamped to the context"
     assert loop.received[2].finish is Finish.LENGTH
     assert len(loop.tokens(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("min_tokens", {"min_tokens": 9}),
+        ("stop_token_ids", {"stop_token_ids": [3] * 300}),
+        ("prompt_logprobs", {"prompt_logprobs": 20}),
+        ("logprobs", {"logprobs": 20}),
+    ],
+)
+def test_a_refusal_begins_with_the_name_of_the_field_that_is_wrong(field: str, wrong: dict[str, Any]) -> None:
+    loop = CoreLoop(replace(opened(), vocab_size=19, eos_token_ids=np.array([1], np.uint32)))
+    loop.submit(submit(1, [3, 4], 8, **wrong))
+    loop.deliver()
+    assert loop.received[1].finish is Finish.REFUSED
+    assert loop.received[1].error.startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16])
