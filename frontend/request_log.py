@@ -48,10 +48,17 @@ class RequestLog:
             ),
         )
 
-    def unserved(self, name: str, finish: Finish, status: int = 0) -> None:
-        """Note that a request has ended and never came to be served; one that HTTP refuses has a status."""
+    def unserved(
+        self, name: str, finish: Finish, status: int = 0, param: str | None = None, code: str | None = None
+    ) -> None:
+        """Note that a request has ended and never came to be served.
+
+        What HTTP refuses has a status, and where its error names them the parameter that was wrong and a code.
+        """
         if self._on:
             ended = finish.name.lower()
-            fields = {"finish": ended} | ({"status": status} if status else {})
-            how = f" with status {status}" if status else ""
-            _log.info("%s%s", ended, how, extra=about_request(name, **fields))
+            fields = {"status": status or None, "param": param, "code": code}
+            why = "".join(f", {each}" for each in (param, code) if each)
+            how = f" with status {status}{why}" if status else ""
+            known = {each: value for each, value in fields.items() if value is not None}
+            _log.info("%s%s", ended, how, extra=about_request(name, finish=ended, **known))

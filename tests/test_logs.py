@@ -222,7 +222,7 @@ async def test_an_answer_has_the_name_that_its_request_came_with(http: HttpDrive
     assert all(len(name) == 32 for name in drawn)
 
 
-async def test_errors_have_it_too_and_their_lines_say_no_more_than_their_status(
+async def test_errors_have_it_too_and_their_lines_say_no_more_than_what_was_wrong(
     http: HttpDriver, logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = {"x-request-id": "mine"}
@@ -232,7 +232,9 @@ async def test_errors_have_it_too_and_their_lines_say_no_more_than_their_status(
     closed = await http.client.post("/v1/completions", json={}, headers=named | {"authorization": "Bearer wrong"})
     assert (gone.status_code, closed.status_code) == (404, 401)
     assert {answer.headers["x-request-id"] for answer in (wrong, gone, closed)} == {"mine"}
-    assert lines_of(logged) == [{"request": "mine", "finish": "refused", "status": 400}]
+    refused = {"request": "mine", "finish": "refused", "status": 400, "param": "n", "code": "invalid_type"}
+    assert lines_of(logged) == [refused]
+    assert "refused with status 400, n, invalid_type" in logged.text
     assert "secret" not in logged.text
 
 

@@ -179,7 +179,7 @@ def make_app(
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
-        core.request_log.unserved(REQUEST.get(), Finish.REFUSED, error.status)
+        core.request_log.unserved(REQUEST.get(), Finish.REFUSED, error.status, error.param, error.code)
         return error.response()
 
     @app.exception_handler(HTTPException)
