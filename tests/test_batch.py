@@ -258,6 +258,7 @@ def test_files_that_can_not_be_used_are_one_line_and_code_2(
     assert files.run() == 2
     files.ask(line("a"))
     assert main(["batch", str(files.input), str(tmp_path)]) == 2
+    assert main(["batch", str(files.input), "/dev/full"]) == 2
     assert main([*files.arguments(), "--url=nonsense"]) == 2
     assert main([*files.arguments(), "--url=http://a:b"]) == 2
     assert main([*files.arguments(), "--url=http://127.0.0.1:9/é"]) == 2
@@ -265,7 +266,7 @@ def test_files_that_can_not_be_used_are_one_line_and_code_2(
         fcntl.flock(other, fcntl.LOCK_EX)
         assert files.run() == 2
     said = capfd.readouterr().err
-    assert len(said.splitlines()) == 6
+    assert len(said.splitlines()) == 7
     assert "another run writes to it" in said
     for option in ("--concurrency=0", "--concurrency=5000", "--timeout=0", "--timeout=1e7", "--patience=nan"):
         with pytest.raises(SystemExit) as end:
