@@ -195,7 +195,7 @@ def test_what_is_no_prompt_and_no_setting_is_said_in_one_line(
         assert llm.generate("ok").text == "ok"
 
 
-@pytest.mark.parametrize("n", [0, -1, 129, 10**6, 2.5])
+@pytest.mark.parametrize("n", [0, -1, 129, 10**6, 2.5, "2"])
 def test_a_number_of_answers_that_nobody_gives_is_refused(make: Make, n: Any) -> None:
     make(echo)
     with LLM() as llm:
