@@ -388,7 +388,6 @@ def test_options_are_launchs_with_underscores() -> None:
         ({"lockstep": "yes"}, ValueError, "--lockstep"),
         ({"workers": 1, "schedulers": 2}, ValueError, "each scheduler needs a worker"),
         ({"workers": 10**9}, ValueError, "--workers must be at most 256, got 1000000000"),
-        ({"frontends": 10**9}, ValueError, "--frontends"),
     ],
 )
 def test_what_can_not_be_is_said_in_the_command_lines_words(option: Any, kind: type[Exception], said: str) -> None:
