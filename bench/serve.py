@@ -27,6 +27,9 @@ from stepahead.progress import Progress
 BUSY_SHARE = 0.8
 """A client that needs so much of a core is late itself, now and then."""
 
+MOST_CLIENTS = 256
+"""Processes that ask; more than there are cores add nothing."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare what can be chosen."""
@@ -266,6 +269,8 @@ def _check(given: argparse.Namespace) -> None:
         least, most = getattr(given, f"{name}_lengths")
         if not 1 <= least <= most:
             raise BenchmarkError(f"--{name}-lengths must be two numbers from 1 on, the larger last; not {least} {most}")
+    if given.clients > MOST_CLIENTS:
+        raise BenchmarkError(f"--clients must be at most {MOST_CLIENTS}, not {given.clients}")
     if given.concurrency is not None and given.concurrency < given.clients:
         raise BenchmarkError(f"--concurrency {given.concurrency} leaves some of {given.clients} --clients without work")
     if given.seconds is not None and given.request_rate == inf and given.concurrency is None:

@@ -83,7 +83,7 @@ def ask(
         raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
     stop, stop_token_ids = fields.pop("stop", None), fields.pop("stop_token_ids", None)
     if stop is not None:
-        fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        fields["stop"] = _texts("stop", stop)
     if stop_token_ids is not None:
         fields["stop_token_ids"] = _ids("stop_token_ids", stop_token_ids)
     if (allowed := fields.pop("allowed_token_ids", None)) is not None:
@@ -92,7 +92,7 @@ def ask(
         fields["bias_token_ids"] = _ids("logit_bias", list(biases))
         fields["bias"] = _biases(list(biases.values()))
     if (words := fields.pop("bad_words", None)) is not None:
-        fields["bad_words"] = (words,) if isinstance(words, str) else tuple(words)
+        fields["bad_words"] = _texts("bad_words", words)
     for name in ("presence_penalty", "frequency_penalty", "min_tokens", "cache_salt", "priority", "user"):
         if fields.get(name, "") is None:
             del fields[name]
@@ -110,6 +110,14 @@ def ask(
         raise RequestRefusedError(str(error)) from None
 
 
+def _texts(what: str, texts: Any) -> tuple[Any, ...]:
+    if isinstance(texts, str):
+        return (texts,)
+    if not isinstance(texts, Iterable):
+        raise RequestRefusedError(f"{what}: {texts!r} is neither a text nor a list of texts")
+    return tuple(texts)
+
+
 def _biases(numbers: list[Any]) -> NDArray[np.float32]:
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float | np.integer | np.floating):
@@ -123,6 +131,8 @@ def _ids(what: str, ids: Any) -> NDArray[np.uint32]:
     """Return token ids as a column; nothing is rounded or wrapped on the way there."""
     if isinstance(ids, np.ndarray):
         ids = ids.tolist()
+    if not isinstance(ids, Iterable):
+        raise RequestRefusedError(f"{what}: {ids!r} is no list of token ids")
     for token in ids:
         if type(token) is not int and not isinstance(token, np.integer):
             raise RequestRefusedError(f"{what}: {token!r} is no token id")

@@ -19,6 +19,9 @@ from protocol.progress_lines import ProgressLines
 
 URL = "http://127.0.0.1:8000"
 
+MOST_SECONDS = 1e6
+"""That an answer may take: sockets count milliseconds, in 31 bits."""
+
 DRAW_SECONDS = 0.2
 """How often what is redrawn is."""
 
@@ -60,8 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not 1 <= given.concurrency <= MOST_AT_ONCE:
         parser.error(f"--concurrency must be from 1 to {MOST_AT_ONCE}, got {given.concurrency}")
-    if not 0 < given.timeout < inf or not 0 <= given.patience < inf:
-        parser.error("--timeout and --patience are seconds, and have an end")
+    if not 0 < given.timeout <= MOST_SECONDS:
+        parser.error(f"--timeout must be more than 0 and at most {MOST_SECONDS:.0f} seconds, got {given.timeout:g}")
+    if not 0 <= given.patience < inf:
+        parser.error(f"--patience is seconds, and has an end, got {given.patience:g}")
     try:
         server = BatchServer(given.url, given.api_key, given.timeout)
         questions = BatchInput(given.input)

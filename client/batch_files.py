@@ -63,6 +63,8 @@ class BatchOutput:
         self.outcomes: dict[Key, bool] = {}
         self.bad = 0  # of them
         try:
+            if path.exists() and not path.is_file():  # it is read first, and has to have an end
+                raise BatchFileError(f"{path} is no regular file")
             with ExitStack() as undo:
                 self._file = undo.enter_context(path.open("ab+", buffering=0))
                 self._take_over(self._file)

@@ -77,7 +77,10 @@ def answer_line(question: Question, number: str, response: dict[str, Any] | None
 
 def outcome_of(line: bytes) -> tuple[Key, bool]:
     """Return whose answer a line is, and whether it has status 200. Raises `ValueError` if it is no answer at all."""
-    answer = json.loads(line)
+    try:
+        answer = json.loads(line)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
     if not isinstance(answer, dict) or not {"custom_id", "response", "error"} <= answer.keys():
         raise ValueError("it is no answer")
     key, response, error = answer["custom_id"], answer["response"], answer["error"]

@@ -55,6 +55,8 @@ class BatchServer:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"--url must be like http://127.0.0.1:8000, got {self.url!r}")
+        if not parts.path.isascii() or not parts.path.isprintable() or " " in parts.path:
+            raise ValueError(f"--url: its path must be visible ASCII, the rest as %XX, got {self.url!r}")
         _ = parts.port  # which may be no number
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
             raise ValueError("--api-key must be printable ASCII")
@@ -108,7 +110,7 @@ class BatchServer:
 def _json_of(content: bytes) -> Any:
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return content[:MOST_SHOWN].decode(errors="replace")
 
 

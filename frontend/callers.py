@@ -113,10 +113,15 @@ class Caller:
         self._passing: tuple[Callable[[Chunk], bool], asyncio.Future[None]] | None = None
         self._asking: asyncio.Future[None] | None = None
 
-    async def ask(self, message: Generate) -> None:
-        """Ask, and wait until it is heard; the answer, be it a refusal, comes in chunks."""
+    async def ask(self, message: Generate) -> int:
+        """Ask, and wait until it is heard; the answer, be it a refusal, comes in chunks.
+
+        Returns how many tokens the prompt has, 0 if it is refused.
+        """
         self._asking = self._in_turn(lambda: self._core.hear_client(self._identity, message, self._clock.now))
         await self._asking
+        streams = self._peer.requests.get(message.request)
+        return len(streams[0].submit.prompt) if streams else 0
 
     async def chunk(self) -> Chunk:
         """Wait for and take the next chunk of any of its requests."""

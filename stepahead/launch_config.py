@@ -8,6 +8,9 @@ from math import inf
 from protocol.endpoints import DEFAULT_ADDRESS
 from protocol.options import option
 
+MOST_PROCESSES = 256
+"""Of one kind, of which each takes hundreds of megabytes: more are a slip of the finger."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
@@ -33,6 +36,9 @@ class LaunchConfig:
             )
         if self.frontends < 1:
             raise ValueError(f"--frontends must be at least 1, got {self.frontends}")
+        for name in ("workers", "frontends"):
+            if (number := getattr(self, name)) > MOST_PROCESSES:
+                raise ValueError(f"--{name} must be at most {MOST_PROCESSES}, got {number}")
         if not 0 < self.start_timeout < inf:
             raise ValueError(f"--start-timeout must be more than 0 and finite, got {self.start_timeout}")
         if "" in (self.prompt, self.first_prompt):

@@ -18,7 +18,7 @@ from checkpoint import CheckpointError
 from client.ask import Prompt, Settings
 from client.async_client import AsyncClient, Messages
 from client.completion import Completion
-from client.errors import BatchError, RequestFailedError, ServerLostError, StepaheadError
+from client.errors import BatchError, RequestFailedError, RequestRefusedError, ServerLostError, StepaheadError
 from client.gathering import Answers, Gathering
 from client.loop_thread import ClosedError, LoopThread
 from client.window import Window
@@ -170,6 +170,8 @@ class LLM:
     ) -> Given:
         if not self._close.alive:
             raise RuntimeError("the LLM is closed")
+        if n is not None and not isinstance(n, int):
+            raise RequestRefusedError(f"n: expected an integer, got {type(n).__name__}")
         count = 1 if n is None else n
         gathering = Gathering(len(each), count, lambda place: ask(each[place], count, **settings))
         shown = len(each) > 1 and (self._shown if progress is None else progress)

@@ -232,6 +232,7 @@ def test_what_was_answered_before_is_not_asked_again_and_half_a_line_is(files: F
         ("precious\n", "line 1 is no answer of a batch"),
         ("precious", "line 1 is no answer of a batch"),
         (line("a") + "\n", "line 1 is no answer of a batch"),
+        ("[" * 100_000 + "\n", "line 1 is no answer of a batch"),
         ('{"custom_id": "x", "response": {}, "error": null}\n', "line 1 answers 'x', which nobody asks"),
         ('{"custom_id": "a", "response": {}, "error": null}\n{"precious', "line 2 is no answer of a batch"),
     ],
@@ -257,15 +258,17 @@ def test_files_that_can_not_be_used_are_one_line_and_code_2(
     assert files.run() == 2
     files.ask(line("a"))
     assert main(["batch", str(files.input), str(tmp_path)]) == 2
+    assert main(["batch", str(files.input), "/dev/full"]) == 2
     assert main([*files.arguments(), "--url=nonsense"]) == 2
     assert main([*files.arguments(), "--url=http://a:b"]) == 2
+    assert main([*files.arguments(), "--url=http://127.0.0.1:9/é"]) == 2
     with files.output.open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert files.run() == 2
     said = capfd.readouterr().err
-    assert len(said.splitlines()) == 5
+    assert len(said.splitlines()) == 7
     assert "another run writes to it" in said
-    for option in ("--concurrency=0", "--concurrency=5000", "--timeout=0", "--patience=nan"):
+    for option in ("--concurrency=0", "--concurrency=5000", "--timeout=0", "--timeout=1e7", "--patience=nan"):
         with pytest.raises(SystemExit) as end:
             files.run(option)
         assert end.value.code == 2

@@ -241,6 +241,9 @@ def test_a_chat_that_no_server_could_read_is_refused_and_not_waited_for(
         ({"temperature": "hot"}, "temperature: expected a number, got str"),
         ({"logit_bias": {1: 101}}, "logit_bias: 101 is not from -100 to 100"),
         ({"stop": ["a", 5]}, "stop: expected text, got int"),
+        ({"stop": 5}, "stop: 5 is neither a text nor a list of texts"),
+        ({"bad_words": 5}, "bad_words: 5 is neither a text nor a list of texts"),
+        ({"stop_token_ids": 5}, "stop_token_ids: 5 is no list of token ids"),
     ],
     ids=str,
 )

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import processors
 
 from frontend import intake
+from frontend.http import prompts
 from protocol.messages import Finish, Submit
 from tests.http_driver import HttpDriver
 from tests.word_tokenizer import EOS, word, word_text
@@ -201,6 +202,36 @@ async def test_what_cannot_be_is_refused_in_words(
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
     assert message in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "served"),
+    [
+        (11, {"prompt_logprobs": 1, "n": 2}, False),
+        (12, {"prompt_logprobs": 1, "n": 2}, True),
+        (11, {"logprobs": 1, "echo": True, "n": 2}, False),
+        (11, {"logprobs": 1, "echo": True, "n": 2, "stream": True}, False),
+        (11, {"logprobs": 1, "n": 2}, True),
+        (11, {"prompt": [[A, B, C], [A, B, C]], "prompt_logprobs": 1}, False),
+        (3, {"echo": True, "max_tokens": 0, "n": 9}, True),
+    ],
+    ids=str,
+)
+async def test_of_all_prompts_in_all_choices_only_so_much_is_told(
+    serve: Serve, most: int, more: dict[str, Any], served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "MOST_SCORES", most)
+    answer = await serve().post("completions", **{"prompt": "ABC"} | more)
+    assert answer.status_code == (200 if served else 400), answer.text
+    if not served:
+        assert answer.json()["error"]["param"] == next(iter(more.keys() & {"logprobs", "prompt_logprobs"}))
+        assert "there would be at least 12 log probabilities, at most 11" in answer.json()["error"]["message"]
+
+
+async def test_a_chat_tells_of_its_prompt_once_whatever_n_is(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "MOST_SCORES", 40)
+    chat = {"messages": [{"role": "user", "content": "A"}], "prompt_logprobs": 0, "n": 20}
+    assert (await serve().post("chat/completions", **chat)).status_code == 200
 
 
 async def test_a_request_that_fails_before_its_prompt_is_known_fails_as_any(serve: Serve) -> None:

@@ -193,6 +193,7 @@ def test_a_busy_address_is_said_before_anything_is_loaded(tmp_path: Path, defaul
         (["--max-batch-tokens=5000000000"], "--max-batch-tokens"),
         (["--zmq=ipc://*"], "ipc://*"),
         (["--workers=1", "--schedulers=2"], "each scheduler needs a worker"),
+        (["--frontends=1000000"], "--frontends must be at most 256"),
         (["--frontends=0"], "--frontends must be at least 1"),
         (["--max-plans-in-flight=0"], "--max-plans-in-flight"),
         (["--step-timeout=0"], "--step-timeout"),

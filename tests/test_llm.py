@@ -195,7 +195,7 @@ def test_what_is_no_prompt_and_no_setting_is_said_in_one_line(
         assert llm.generate("ok").text == "ok"
 
 
-@pytest.mark.parametrize("n", [0, -1, 129, 10**6, 2.5])
+@pytest.mark.parametrize("n", [0, -1, 129, 10**6, 2.5, "2"])
 def test_a_number_of_answers_that_nobody_gives_is_refused(make: Make, n: Any) -> None:
     make(echo)
     with LLM() as llm:
@@ -387,6 +387,7 @@ def test_options_are_launchs_with_underscores() -> None:
         ({"dtype": "float8"}, ValueError, "argument --dtype: invalid choice: 'float8'"),
         ({"lockstep": "yes"}, ValueError, "--lockstep"),
         ({"workers": 1, "schedulers": 2}, ValueError, "each scheduler needs a worker"),
+        ({"workers": 10**9}, ValueError, "--workers must be at most 256, got 1000000000"),
     ],
 )
 def test_what_can_not_be_is_said_in_the_command_lines_words(option: Any, kind: type[Exception], said: str) -> None:

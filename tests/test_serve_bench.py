@@ -484,6 +484,7 @@ def test_a_server_of_ours_is_asked_by_token_ids_from_several_processes(
         (["--base-url=http://x:99999"], "--base-url must be like"),
         (["--num-prompts=0"], "--num-prompts must be at least 1, not 0"),
         (["--concurrency=1", "--clients=2"], "leaves some of 2 --clients without work"),
+        (["--clients=100000"], "--clients must be at most 256, not 100000"),
         (["--seconds=3"], "--seconds needs a --request-rate or a --concurrency"),
         (["--request-rate=nan"], "--request-rate must be more than 0"),
         (["--input-lengths", "5", "4"], "--input-lengths must be two numbers"),

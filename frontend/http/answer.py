@@ -29,6 +29,9 @@ class Telling(Protocol):
     def steady(self) -> bool:
         """Whether what is told of two pieces of a choice's text differs in that text alone."""
 
+    def expect(self, tokens: int) -> None:
+        """Hear how long the next prompt is; raises `ApiError` if there would be too much to tell of all of them."""
+
     def place(self, chunk: Chunk) -> int:
         """Return the index of the choice that a chunk belongs to."""
 
@@ -93,7 +96,7 @@ class Answer(Response):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             while self._asks:
-                await self._caller.ask(self._asks.popleft())
+                self._shape.expect(await self._caller.ask(self._asks.popleft()))
             first = self._checked(await self._caller.chunk())
             if not self._streamed:
                 await JSONResponse(self._shape.whole(await self._all(first)))(scope, receive, send)

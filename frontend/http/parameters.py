@@ -394,7 +394,13 @@ class CompletionParameters(Parameters):
         echoes = None
         if self.echo:
             echoes = [each if isinstance(each, str) else text.tokenizer.decode(each) for each in self.prompt]
-        return Prompts(text.pieces, echoes=echoes, logprobs=self.logprobs, prompt_logprobs=self.prompt_logprobs)
+        return Prompts(
+            text.pieces,
+            echoes=echoes,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            copies=self.samples,
+        )
 
 
 class ChatParameters(Parameters):
@@ -422,7 +428,7 @@ class ChatParameters(Parameters):
 
     def prompts(self, text: ModelText) -> Prompts:
         """Return what is told of the one prompt."""
-        return Prompts(text.pieces, echoes=None, logprobs=None, prompt_logprobs=self.prompt_logprobs)
+        return Prompts(text.pieces, echoes=None, logprobs=None, prompt_logprobs=self.prompt_logprobs, copies=1)
 
 
 _TYPES = {

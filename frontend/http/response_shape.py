@@ -40,6 +40,9 @@ class ResponseShape:
         """Whether what is told of two pieces differs in their text alone; here events are numbered, too."""
         return False
 
+    def expect(self, tokens: int) -> None:
+        """Hear how long the prompt is, of which nothing is told."""
+
     def place(self, chunk: Chunk) -> int:
         """Return 0: there is one answer."""
         return 0

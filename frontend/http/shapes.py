@@ -122,6 +122,10 @@ class Shape:
         """Whether what is told of two pieces of a choice's text differs in that text alone."""
         return not (self.prompts.echoed or self.prompts.listed or self.continuous_usage)
 
+    def expect(self, tokens: int) -> None:
+        """Hear how long the next prompt is; raises `ApiError` if there would be too much to tell of all of them."""
+        self.prompts.expect(tokens)
+
     def place(self, chunk: Chunk) -> int:
         """Return the index of the choice that a chunk belongs to."""
         return chunk.request * self.samples + chunk.index
