@@ -18,9 +18,10 @@ class TokenHistory:
     """
 
     def __init__(self, blocks: int, block_size: int) -> None:
-        """Make room for blocks 0 … `blocks`; memory is touched only where it is used."""
+        """Make room for blocks 0 … `blocks`: 4 bytes for each position of the pool, a small part of what its KV takes."""
         self.block_size = block_size
-        self._arena = np.zeros((blocks + 1, block_size), np.uint32)
+        # Written here, not only promised: a step that is the first to touch a page would wait until it is there.
+        self._arena = np.full((blocks + 1, block_size), 0, np.uint32)
         self._flat = self._arena.reshape(-1)
 
     def write_each(self, block: NDArray[np.int32], place: NDArray[np.int32], token: NDArray[np.uint32]) -> None:

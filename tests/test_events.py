@@ -34,7 +34,7 @@ def chunk(text: str, finish: Finish = Finish.RUNNING, index: int = 0, *, known: 
 
 def shape(choices: ChatChoices | CompletionChoices, model: str, usage: bool, echoes: list[str] | None) -> Shape:
     pieces = word_text().pieces
-    prompts = Prompts(pieces, echoes=echoes, logprobs=None, prompt_logprobs=None)
+    prompts = Prompts(pieces, echoes=echoes, logprobs=None, prompt_logprobs=None, copies=1)
     return Shape(choices, model, usage, usage, 2, pieces, prompts, token="token", created=1)
 
 
