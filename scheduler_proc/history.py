@@ -18,7 +18,7 @@ class TokenHistory:
     """
 
     def __init__(self, blocks: int, block_size: int) -> None:
-        """Make room for blocks 0 … `blocks`: 4 bytes for each position of the pool, a small part of what its KV takes."""
+        """Make room for blocks 0 … `blocks`: 4 bytes a position, a small part of what its KV takes."""
         self.block_size = block_size
         # Written here, not only promised: a step that is the first to touch a page would wait until it is there.
         self._arena = np.full((blocks + 1, block_size), 0, np.uint32)
