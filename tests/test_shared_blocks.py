@@ -78,3 +78,35 @@ def test_whole_blocks_sent_twice_and_an_answer_sent_back_give_the_same_tokens(tm
         assert loop.received[3].cached == length + 8, "the last token of an answer has no KV"
         assert loop.tokens(3) == alone(engine, follow_up)
     engine.device.close()
+
+
+@pytest.mark.parametrize("beside", [0, 1, 3])
+@pytest.mark.parametrize("over", ["length", "an end token"])
+def test_what_ends_where_a_block_ends_is_gone_on_with_as_if_it_were_alone(
+    tmp_path: Path, over: str, beside: int
+) -> None:
+    """All that lies behind the end of an answer, such as rows in flight that turn out to be wasted, changes nothing."""
+    engine = engine_of(tmp_path)
+    dice = random.Random(beside)
+    prompt = [dice.randrange(3, VOCAB) for _ in range(9)]
+    said = alone(engine, submit(1, prompt, 23, ignore_eos=True))
+    # Prompt and answer end with a block, or one or three tokens behind it.
+    length = next(n for n in range(7 + beside, 23, 4) if over == "length" or said[n - 1] not in said[: n - 1])
+    assert (len(prompt) + length) % engine.block_size == beside
+    ask = submit(1, prompt, length if over == "length" else 40, ignore_eos=True)
+    if over == "an end token":
+        ask = submit(1, prompt, 40, ignore_eos=True, stop_token_ids=[said[length - 1]])
+    follow_up = submit(2, [*prompt, *said[:length], 5, 6, 7], 12, ignore_eos=True)
+    expected = alone(engine, follow_up)
+    for credit in (1, 2, 3):
+        loop = RealLoop(engine, credit)
+        loop.submit(ask)
+        loop.drain()
+        assert loop.tokens(1) == said[:length]
+        assert loop.scheduler.counters.wasted_rows == (credit - 1 if over == "an end token" else 0)
+        loop.submit(follow_up)
+        loop.drain()
+        whole = (len(prompt) + length - 1) // engine.block_size * engine.block_size
+        assert loop.received[2].cached == whole, "the last token of an answer has no KV"
+        assert loop.tokens(2) == expected
+    engine.device.close()
