@@ -156,7 +156,7 @@ class FrontendCore:
 
     def join(self, identity: bytes, now: float, name: str = "") -> TextPeer:
         """Take in a client that lives in this process, until `client_gone`; its log lines call it `name`."""
-        peer = self.peers[identity] = TextPeer(new_session(), now, local=True, name=name)
+        peer = self.peers[identity] = TextPeer(new_session(), now, self.tally, local=True, name=name)
         return peer
 
     def client_gone(self, identity: bytes) -> None:
@@ -178,7 +178,7 @@ class FrontendCore:
     def _peer(self, identity: bytes, now: float) -> TextPeer:
         peer = self.peers.get(identity)
         if peer is None:
-            peer = self.peers[identity] = TextPeer(new_session(), now)
+            peer = self.peers[identity] = TextPeer(new_session(), now, self.tally)
         peer.heard = now
         return peer
 

@@ -60,7 +60,7 @@ class Stream:
         self.cached_tokens = 0  # of the prompt, as the scheduler that began it says
         self.finish = Finish.RUNNING
         self.error = ""
-        self._whole = not ask.stream
+        self.in_pieces = ask.stream
         self._one_by_one = bool(ask.stop)
         self._min_tokens = ask.min_tokens  # the text of the first so many tokens ends at no stop string
         self._include_stop = ask.include_stop
@@ -153,7 +153,7 @@ class Stream:
     def chunk(self) -> Chunk | None:
         """Return what its client has not been given yet, if that may be sent now. `given` says that it was."""
         ended = self.finish is not Finish.RUNNING
-        if not ended and (self._whole or self._given == len(self.output)):
+        if not ended and (not self.in_pieces or self._given == len(self.output)):
             return None
         logprobs = None if self._logprobs is None else self._known_logprobs(self._logprobs)
         tells_prompt = not (self._prompt_given or self.lacks_scores)

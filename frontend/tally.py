@@ -92,6 +92,7 @@ class Tally:
         """Begin with nothing."""
         self.prompt_tokens = 0  # of accepted requests, however many answers each has
         self.generation_tokens = 0  # those that belong to an answer: none from behind its end
+        self.pieces = self.crowded_pieces = 0  # of streamed answers; those of several tokens, which came late
         self.ended: Counter[Finish] = Counter()
         self.first_token = Histogram()  # from a request's being read to its answer's first token
         self.between_tokens = Histogram()  # tokens that came together have come one by one at an even pace
@@ -119,6 +120,12 @@ class Tally:
             self.first_token.observe(gap)
         else:
             self.between_tokens.observe(gap / count, count)
+
+    @_harmless
+    def piece(self, tokens: int) -> None:
+        """Note that a piece of a streamed answer is on its way, of so many tokens; one without any does not count."""
+        self.pieces += tokens > 0
+        self.crowded_pieces += tokens > 1
 
     @_harmless
     def end(self, stream: Stream) -> None:

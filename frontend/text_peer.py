@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from frontend.stream import Stream
+from frontend.tally import Tally
 from frontend.unread import Unread
 from protocol.messages import Chunk, Message
 
@@ -25,13 +26,15 @@ class TextPeer:
     token by token. `session` names what the frontend remembers of this peer: once it was forgotten, Pong shows another.
     """
 
-    def __init__(self, session: int, now: float, *, local: bool = False, name: str = "") -> None:
+    def __init__(self, session: int, now: float, tally: Tally, *, local: bool = False, name: str = "") -> None:
         """Begin, having just heard of it. A `local` one lives in this process, and says when it goes.
 
-        `name` is what its requests are called in the log; each has one of its own if that is empty.
+        `tally` counts what it is sent. `name` is what its requests are called in the log; each has one of its own if
+        that is empty.
         """
         self.session = session
         self._name = name
+        self._tally = tally
         self.local = local
         self.heard = now
         self.spoke = now
@@ -95,6 +98,8 @@ class TextPeer:
         stream = next(iter(self._news))
         del self._news[stream]
         stream.given()
+        if stream.in_pieces:
+            self._tally.piece(len(message.token_ids))
         if message.finish:
             answers = self.requests[message.request]
             answers.remove(stream)

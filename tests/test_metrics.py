@@ -124,6 +124,34 @@ def test_durations_are_those_of_the_clock_and_tokens_that_come_together_come_at_
     assert dict(tally.ended) == {Finish.LENGTH: 1}
 
 
+def test_pieces_of_streams_are_counted_and_those_that_a_slow_reader_gets_in_one() -> None:
+    it = Driver(word_text(*WORDS))
+    it.generate(1)
+    it.generate(2, stream=False)
+    streamed, whole = it.submitted()
+    it.tokens(streamed, 0, [ONE])
+    it.chunks()
+    tally = it.core.tally
+    assert (tally.pieces, tally.crowded_pieces) == (1, 0)
+    it.tokens(streamed, 1, [TWO])
+    it.tokens(streamed, 2, [ONE])  # before its reader took the last one
+    it.tokens(whole, 0, [ONE, TWO], Finish.LENGTH)
+    it.chunks()
+    assert (tally.pieces, tally.crowded_pieces) == (2, 1)
+    it.tokens(streamed, 3, [], Finish.LENGTH)
+    it.chunks()
+    assert (tally.pieces, tally.crowded_pieces) == (2, 1), "a piece without a token is none"
+
+
+async def test_pieces_of_streams_are_told(serve: Serve) -> None:
+    it = serve()
+    before = await numbers(it)
+    await it.events("completions", prompt="hello")
+    after = await numbers(it)
+    assert after["stream_pieces_total"] - before["stream_pieces_total"] == 3
+    assert after["stream_pieces_of_several_tokens_total"] == before["stream_pieces_of_several_tokens_total"] == 0
+
+
 def phases(it: Driver) -> list[tuple[float, int]]:
     """Seconds and number of queue, prefill, decode and inference."""
     tally = it.core.tally

@@ -152,6 +152,8 @@ class FrontendCollector(Collector):
             tally, counters = self._counts.told(tally, counters)
         yield _counter(model, "prompt_tokens", "Tokens of the prompts of accepted requests.", tally.prompt_tokens)
         yield _counter(model, "generation_tokens", "Tokens of answers.", tally.generation_tokens)
+        yield _counter(model, "stream_pieces", "Pieces of streamed answers that had tokens.", tally.pieces)
+        yield _counter(model, "stream_pieces_of_several_tokens", "Those with more than one.", tally.crowded_pieces)
         ends = CounterMetricFamily(
             PREFIX + "request_success", "Answers by how they ended.", labels=("model_name", "finished_reason")
         )
