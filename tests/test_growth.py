@@ -1,9 +1,11 @@
-"""No process of a system grows with the requests that it has served, those that were given up on among them."""
+"""No process of a system grows with the requests that it has served, nor with what nobody reads."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +19,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(300)]
 REQUESTS = 2000
 AT_ONCE = 50
 MOST_BYTES_A_REQUEST = 1024
+MOST_BYTES_UNREAD = 20 * 2**20
+OPTIONS: dict[str, Any] = {"load_format": "dummy", "max_num_seqs": AT_ONCE, "max_model_len": 64, "threads": 1}
 
 
 def own_bytes(process: psutil.Process) -> int:
@@ -39,16 +43,33 @@ async def serve(address: str, first: int, count: int) -> None:
             await asyncio.gather(*[ask(client, number) for number in range(start, start + AT_ONCE)])
 
 
+def processes_of_ours() -> dict[str, psutil.Process]:
+    """By what they run."""
+    children = [(each.cmdline(), each) for each in psutil.Process().children(recursive=True)]
+    return {line[line.index("-m") + 1]: each for line, each in children if "-m" in line}
+
+
 def test_no_process_grows_with_the_requests_it_has_served(tmp_path: Path) -> None:
-    with LLM(
-        str(write_word_model(tmp_path)), load_format="dummy", max_num_seqs=AT_ONCE, max_model_len=64, threads=1
-    ) as llm:
-        processes = {each.pid: each for each in psutil.Process().children(recursive=True) if each.cmdline()}
+    with LLM(str(write_word_model(tmp_path)), **OPTIONS) as llm:
+        processes = processes_of_ours()
+        assert {"frontend", "scheduler_proc", "gpu_worker"} <= processes.keys()
         asyncio.run(serve(llm.address, 0, REQUESTS))
-        early = {pid: own_bytes(process) for pid, process in processes.items()}
+        early = {name: own_bytes(process) for name, process in processes.items()}
         asyncio.run(serve(llm.address, REQUESTS, REQUESTS))
-        grown = {
-            " ".join(process.cmdline()[1:4]): own_bytes(process) - early[pid] for pid, process in processes.items()
-        }
-    assert len(grown) >= 3
-    assert all(bytes_ < MOST_BYTES_A_REQUEST * REQUESTS for bytes_ in grown.values()), grown
+        grown = {name: own_bytes(process) - early[name] for name, process in processes.items()}
+    assert all(size < MOST_BYTES_A_REQUEST * REQUESTS for size in grown.values()), grown
+
+
+def test_a_collector_that_reads_nothing_costs_neither_answers_nor_memory(tmp_path: Path) -> None:
+    with LLM(str(write_word_model(tmp_path)), **OPTIONS, timeline=str(tmp_path / "run.json.gz")) as llm:
+        processes = processes_of_ours()
+        asyncio.run(serve(llm.address, 0, REQUESTS))
+        collector = processes.pop("timeline")
+        early = {name: own_bytes(process) for name, process in processes.items()}
+        collector.send_signal(signal.SIGSTOP)
+        try:
+            asyncio.run(serve(llm.address, REQUESTS, 2 * REQUESTS))
+            grown = {name: own_bytes(process) - early[name] for name, process in processes.items()}
+        finally:
+            collector.send_signal(signal.SIGCONT)
+    assert all(size < MOST_BYTES_UNREAD for size in grown.values()), grown
