@@ -74,4 +74,13 @@ def alone(engine: Engine, ask: Submit) -> list[int]:
     return loop.tokens(ask.request)
 
 
-__all__ = ["CLIENT", "RealLoop", "alone", "poisoned_engine"]
+def tokens_of(engine: Engine, credit: int, *asks: Submit) -> list[list[int]]:
+    """The tokens of requests that are there at once."""
+    loop = RealLoop(engine, credit)
+    for ask in asks:
+        loop.submit(ask)
+    loop.drain()
+    return [loop.tokens(ask.request) for ask in asks]
+
+
+__all__ = ["CLIENT", "RealLoop", "alone", "poisoned_engine", "tokens_of"]
