@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,7 +56,8 @@ class ClientProcesses:
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
-                pipe.close()
+                with suppress(BrokenPipeError):  # what one that had ended was never told is still in the pipe
+                    pipe.close()
 
     def __len__(self) -> int:
         """How many there are."""
