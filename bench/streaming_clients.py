@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from bench import http_stream
-from bench.client_processes import ClientProcesses
 from bench.contestant import BenchmarkError
 from bench.thin import Answered
 from bench.workload import Workload
@@ -37,14 +38,18 @@ class Streamed:
     longest_gap: float
 
 
-class StreamingClients(ClientProcesses):
-    """So many processes, connected."""
+class StreamingClients:
+    """So many processes, connected, from construction to `close`."""
 
     def __init__(self, address: str, count: int) -> None:
         """Start them, and wait until each has reached the server; raises `BenchmarkError`."""
-        super().__init__("bench.streaming_clients", count, address)
+        command = [sys.executable, "-m", "bench.streaming_clients", address]
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            for _ in range(count)
+        ]
         try:
-            self.answers("a client")
+            self._answers()
         except BaseException:
             self.close()
             raise
@@ -56,19 +61,53 @@ class StreamingClients(ClientProcesses):
 
     def ask(self, workload: Workload) -> None:
         """Have them ask for everything at once, each for its share."""
-        count = len(self)
-        shares = [(workload.prompts[at::count], workload.output_lengths[at::count]) for at in range(count)]
-        self.tell([json.dumps({"prompts": prompts, "output_lengths": lengths}) for prompts, lengths in shares])
+        count = len(self._processes)
+        for number, process in enumerate(self._processes):
+            share = workload.prompts[number::count], workload.output_lengths[number::count]
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(dict(zip(("prompts", "output_lengths"), share, strict=True))) + "\n")
+            process.stdin.flush()
 
     def streamed(self, workload: Workload) -> Streamed:
         """Wait for the last token of what they were asked; raises `BenchmarkError`."""
-        moments = [answer for answer in self.answers("a client") if answer]
+        moments = [answer for answer in self._answers() if answer]
         first, last = min(each["first"] for each in moments), max(each["last"] for each in moments)
         return Streamed(
             Answered(first, last, workload.output_tokens),
             sum(each["pieces"] for each in moments),
             max(each["longest_gap"] for each in moments),
         )
+
+    def _answers(self) -> list[dict[str, Any]]:
+        found = []
+        for process in self._processes:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise BenchmarkError(f"a client's process has ended, exit code {process.wait()}")
+            answer = json.loads(line)
+            if "error" in answer:
+                raise BenchmarkError(f"a client: {answer['error']}")
+            found.append(answer)
+        return found
+
+    def close(self) -> None:
+        """End them."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class _Watch:

@@ -74,13 +74,4 @@ def alone(engine: Engine, ask: Submit) -> list[int]:
     return loop.tokens(ask.request)
 
 
-def tokens_of(engine: Engine, credit: int, *asks: Submit) -> list[list[int]]:
-    """The tokens of requests that are there at once."""
-    loop = RealLoop(engine, credit)
-    for ask in asks:
-        loop.submit(ask)
-    loop.drain()
-    return [loop.tokens(ask.request) for ask in asks]
-
-
-__all__ = ["CLIENT", "RealLoop", "alone", "poisoned_engine", "tokens_of"]
+__all__ = ["CLIENT", "RealLoop", "alone", "poisoned_engine"]

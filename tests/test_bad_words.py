@@ -21,10 +21,11 @@ from protocol.messages import (
     MOST_TOKEN_IDS,
     Finish,
     Note,
+    Submit,
 )
 from scheduler_proc.adjustments import most_notes
 from tests.core_loop import CoreLoop, submit
-from tests.real_loop import RealLoop, alone, poisoned_engine, tokens_of
+from tests.real_loop import RealLoop, alone, poisoned_engine
 from tests.stub_model import opened
 from tests.tiny_models import VOCAB, save, tiny_model
 
@@ -142,6 +143,14 @@ def flat(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
     monkeypatch.setattr(engine.runner._model, "forward", forward)
     return engine
+
+
+def tokens_of(engine: Engine, credit: int, *asks: Submit) -> list[list[int]]:
+    loop = RealLoop(engine, credit)
+    for ask in asks:
+        loop.submit(ask)
+    loop.drain()
+    return [loop.tokens(ask.request) for ask in asks]
 
 
 def lowest(words: Words, count: int) -> list[int]:

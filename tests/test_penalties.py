@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from gpu_worker.engine import Engine
-from protocol.messages import Finish
+from protocol.messages import Finish, Submit
 from tests.core_loop import CoreLoop, submit
-from tests.real_loop import RealLoop, alone, poisoned_engine, tokens_of
+from tests.real_loop import RealLoop, alone, poisoned_engine
 from tests.seeds import seeds
 from tests.stub_model import opened
 from tests.tiny_models import VOCAB, save, tiny_model
@@ -54,6 +54,14 @@ def flat(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
     monkeypatch.setattr(engine.runner._model, "forward", forward)
     return engine
+
+
+def tokens_of(engine: Engine, credit: int, *asks: Submit) -> list[list[int]]:
+    loop = RealLoop(engine, credit)
+    for ask in asks:
+        loop.submit(ask)
+    loop.drain()
+    return [loop.tokens(ask.request) for ask in asks]
 
 
 @pytest.mark.parametrize("credit", [1, 2, 3])

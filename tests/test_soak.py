@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import deque
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 from gpu_worker.engine import Engine
 from protocol.messages import Deltas, Finish, Plan, Submit
 from tests.core_loop import Received, submit
-from tests.own_memory import own_bytes
 from tests.real_loop import RealLoop, alone, poisoned_engine
 from tests.tiny_models import VOCAB, save, tiny_model
 
@@ -85,9 +83,14 @@ class Soak(RealLoop):
 
 
 def memory_mib(device: str) -> tuple[float, float]:
-    """What this process holds for itself alone, and what it holds of the GPU."""
+    """What this process holds, and what it holds of the GPU.
+
+    Files that are mapped don't count: their pages are its own or shared as other processes come and go.
+    """
+    lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines()]
+    kib = sum(int(line[1]) for line in lines if line[0] in {"RssAnon:", "VmSwap:"})
     on_gpu = torch.cuda.memory_allocated() if device == "cuda" else 0
-    return own_bytes(os.getpid()) / 2**20, on_gpu / 2**20
+    return kib / 2**10, on_gpu / 2**20
 
 
 @pytest.mark.parametrize(
